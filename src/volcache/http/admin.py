@@ -1,9 +1,9 @@
 """
 The paths under `/-/`: health, readiness, statistics, metrics, the page, and actions.
 
-They are never keys. Reading is open to everyone who can reach the port. The actions flush,
-purge and reload need the operator's token, and are off if no token is set. Wrong tokens are
-counted, logged, and limited for each client address.
+They are never keys. Reading is open to everyone who can reach the port, but for the list of
+keys. That and the actions flush, purge and reload need the operator's token, and are off if
+no token is set. Wrong tokens are counted, logged, and limited for each client address.
 
 A page of another site can let its name point to the address of an instance (DNS rebinding):
 for the browser, the instance is then part of that site. So requests are answered under
@@ -30,6 +30,7 @@ from urllib.parse import parse_qs
 from volcache.errors import ConfigError
 from volcache.http.auth import given_token, refuse
 from volcache.http.compression import BYTES_MIN, accepts_gzip, compress
+from volcache.http.key_list import KEYS_PATH, list_keys
 from volcache.http.purge import PURGE_PATH, purge
 from volcache.http.responses import OK, empty_response, text_response
 from volcache.keys import RESERVED_PREFIX
@@ -109,6 +110,9 @@ class Admin:
             "/-/": lambda _environ: page_response(),
             "/-/healthy": lambda _environ: self._healthy(),
             "/-/ready": lambda _environ: self._ready(),
+            KEYS_PATH: lambda environ: (
+                self._refusal(KEYS_PATH, environ) or _keys(cache, environ)
+            ),
         }
         if status:
             # Imported here: the dashboard uses this module, and has no metrics.
@@ -226,6 +230,13 @@ class Admin:
         if not problem:
             return text_response(HTTPStatus.OK, "ready")
         return text_response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {problem}")
+
+
+def _keys(cache: Cache, environ: WSGIEnvironment) -> Response:
+    page = list_keys(cache.store, environ.get("QUERY_STRING", ""))
+    return _data_response(
+        environ, "application/x-ndjson", page, vary="Accept-Encoding, Authorization"
+    )
 
 
 def _stats(status: Monitor, environ: WSGIEnvironment) -> Response:

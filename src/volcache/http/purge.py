@@ -77,20 +77,26 @@ def parse_query(query: str, key_size: int) -> tuple[bytes, bool]:
     if len(prefixes) != 1:
         found = f"prefix is given {len(prefixes)} times" if prefixes else "no prefix"
         raise BadPrefixError(f"{found}; {_ALLOWED}")
-    return _decode(prefixes[0], key_size), is_dry
+    prefix = decode_prefix(prefixes[0])
+    if why := prefix_problem(prefix, key_size, "POST /-/flush"):
+        raise BadPrefixError(f"bad prefix: {why}")
+    return prefix, is_dry
 
 
-def _decode(text: str, key_size: int) -> bytes:
+def decode_prefix(text: str) -> bytes:
+    """
+    Return the prefix of keys that a parameter names.
+
+    Raises:
+        BadPrefixError: It is not percent-encoded, or not clearly so.
+    """
     if "+" in text:
         raise BadPrefixError(
             "bad prefix: it is not clear what + is; write %2B for a plus, %20 for a space"
         )
     if _BAD_ESCAPE.search(text):
         raise BadPrefixError("bad prefix: after % two hexadecimal digits are expected")
-    prefix = unquote_to_bytes(text.encode("latin-1", "replace")).removeprefix(b"/")
-    if why := prefix_problem(prefix, key_size, "POST /-/flush"):
-        raise BadPrefixError(f"bad prefix: {why}")
-    return prefix
+    return unquote_to_bytes(text.encode("latin-1", "replace")).removeprefix(b"/")
 
 
 def _describe(stay: PurgeStay) -> str:

@@ -12,18 +12,22 @@ then the key is returned here. A volume that was reclaimed before it was read to
 have had records that were copied: then what was written since is read as well. Hence a key
 that is in the store from the beginning of a scan to its end is returned, once if nothing
 changes meanwhile, else perhaps more than once.
+
+A scan can be continued by another `KeyScan`: its cursor is a line of text, whose length
+does not depend on the store. What a cursor says is not trusted.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.store.format import VOLUME_HEADER_BYTES
-from volcache.store.scan import WHOLE_VOLUME, VolumeReader
+from volcache.store.scan import VolumeReader
 from volcache.store.volume import NO_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Iterator
 
     from volcache.store.format import RecordHeader
     from volcache.store.log import CircularLog
@@ -34,17 +38,110 @@ _PIECE_BYTES: Final = 64 << 10
 # How often what was written during a scan is read in turn. A store that is overwritten as
 # a whole, again and again, while one scan is under way would never let it end.
 _ROUNDS: Final = 8
+_MANY: Final = 1 << 62
+# Numbers; the last are pairs, of two rings in two rounds at most.
+_CURSOR: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20}){7,15}")
+_FIXED: Final = 8
+
+
+class _Reach(NamedTuple):
+    """How far volumes are read in a round."""
+
+    seq: int = 0  # Volumes from this one on are not.
+    ends: dict[int, int] = {}  # noqa: RUF012 - Of those that may have grown; not changed.
+
+    def end_of(self, volume: Volume) -> int:
+        """Return the offset up to which a volume is read; 0: it is not."""
+        if volume.seq >= self.seq:
+            return 0
+        return min(self.ends.get(volume.seq, volume.end), volume.end)
 
 
 class KeyScan:
     """One scan of a store."""
 
-    def __init__(self, log: CircularLog) -> None:
-        """Read nothing yet."""
+    def __init__(self, log: CircularLog, cursor: str = "") -> None:
+        """
+        Read nothing yet.
+
+        Args:
+            log: Of the store, which must not be closed while keys are read.
+            cursor: Where another scan has stopped; empty: begin.
+
+        Raises:
+            ValueError: It is not a cursor.
+        """
         self._rings, self._kept_purges = log.rings, log.kept_purges
         self._volumes, self._index = log.volumes, log.rings.index
-        # How far each volume is read in this round, by sequence number.
-        self._ends: dict[int, int] = {}
+        self._before, self._reach = _Reach(), _Reach()
+        self._round = self._offset = 0
+        self._todo: list[Volume] = []  # Of this round, the next one last.
+        self._is_complete = False
+        self._reader: VolumeReader | None = None  # Of the next volume.
+        if cursor:
+            self._continue(cursor)
+        else:
+            self._begin_round()
+
+    @property
+    def cursor(self) -> str:
+        """Where the scan is; empty: at its end."""
+        if not self._todo:
+            return ""
+        seq, pairs = self._todo[-1].seq, [*self._before.ends.items()]
+        numbers = [self._round, int(self._is_complete), len(self._todo), seq]
+        numbers += [self._offset, self._before.seq, self._reach.seq, len(pairs)]
+        for pair in (*pairs, *self._reach.ends.items()):
+            numbers += pair
+        return ".".join(map(str, numbers))
+
+    def _continue(self, cursor: str) -> None:
+        if _CURSOR.fullmatch(cursor) is None:
+            raise ValueError
+        numbers = [int(part) for part in cursor.split(".")]
+        self._round, is_complete, left, seq, offset, before, reach, count = numbers[
+            :_FIXED
+        ]
+        pairs = list(zip(numbers[_FIXED::2], numbers[_FIXED + 1 :: 2], strict=True))
+        self._before = _Reach(before, dict(pairs[:count]))
+        self._reach = _Reach(reach, dict(pairs[count:]))
+        self._todo = self._volumes_from(seq)
+        self._offset = self._start()
+        if self._todo and self._todo[-1].seq == seq:
+            self._offset = max(self._offset, offset)
+        # Otherwise a volume was reclaimed that was not read to its end.
+        self._is_complete = is_complete == 1 and len(self._todo) == left
+        if not self._todo:
+            self._begin_round()
+
+    def _begin_round(self) -> None:
+        """Begin to read what was written since, if something may be missing."""
+        while not (self._todo or self._is_complete or self._round >= _ROUNDS):
+            self._round += 1
+            self._is_complete, self._before = True, self._reach
+            with self._index.lock:
+                ends = {volume.seq: volume.end for volume in self._rings.written}
+                self._reach = _Reach(self._rings.last_seq + 1, ends)
+            self._todo = self._volumes_from(0)
+            self._offset = self._start()
+
+    def _volumes_from(self, seq: int) -> list[Volume]:
+        """Return what is left of this round, the next volume last."""
+        with self._index.lock:
+            found = [volume for _, volume in sorted(self._volumes.items())]
+        return [
+            volume
+            for volume in reversed(found)
+            if volume.seq >= seq
+            and self._reach.end_of(volume) > max(self._before.end_of(volume), 1)
+            and volume.fd != NO_FILE
+        ]
+
+    def _start(self) -> int:
+        """Return where the next volume is read from in this round."""
+        if not self._todo:
+            return 0
+        return self._before.end_of(self._todo[-1]) or VOLUME_HEADER_BYTES
 
     def batches(self) -> Iterator[list[bytes]]:
         """
@@ -53,40 +150,56 @@ class KeyScan:
         Between two batches nothing is held, and the store may be changed. It must not be
         closed while a batch is fetched. What the disk refuses to read is left out.
         """
-        for _ in range(_ROUNDS):
-            read = self._ends
-            with self._index.lock:
-                volumes = [volume for _, volume in sorted(self._volumes.items())]
-                self._ends = {volume.seq: volume.end for volume in volumes}
-            is_complete = True
-            for volume in volumes:
-                start = read.get(volume.seq, VOLUME_HEADER_BYTES)
-                is_complete &= yield from self._scan(volume, start)
-            if is_complete:
-                return
+        while self._todo:
+            yield self.read()
 
-    def _scan(self, volume: Volume, start: int) -> Generator[list[bytes], None, bool]:
-        """Yield the keys of a part of a volume; return whether it was there to the end."""
-        end = self._ends[volume.seq]
-        if volume.fd == NO_FILE:
-            return True
-        reader = VolumeReader(self._rings.directory.fs, volume, end, piece=_PIECE_BYTES)
-        offset, is_valid = start, True
-        while offset < end and is_valid:
-            batch, limit = list[bytes](), min(offset + _PIECE_BYTES, end)
-            while offset < limit:
-                header = reader.header_at(offset)
-                if header is not None:
-                    if self._has(volume, header):
-                        batch.append(header.key)
-                    offset += header.size
-                elif self._is_valid(volume):  # Damaged or unreadable.
-                    offset = reader.find_header(offset + 1, WHOLE_VOLUME) or end
-                else:
-                    offset = end  # The bytes are those of another use by now.
-            is_valid = self._is_valid(volume)
-            yield batch
-        return is_valid
+    def read(
+        self,
+        prefix: bytes = b"",
+        most: int = _MANY,
+        is_due: Callable[[], bool] = lambda: False,
+    ) -> list[bytes]:
+        """
+        Return the keys of the next piece, perhaps none; the cursor is then behind it.
+
+        Args:
+            prefix: What they begin with.
+            most: How many, at least 1.
+            is_due: Whether to stop, called after each record.
+        """
+        batch: list[bytes] = []
+        if not self._todo:
+            return batch
+        volume = self._todo[-1]
+        end = self._reach.end_of(volume)
+        limit = min(self._offset + _PIECE_BYTES, end)
+        reader = self._reader or self._open(volume, end)
+        while self._offset < limit and len(batch) < most:
+            header = reader.header_at(self._offset)
+            if header is not None:
+                if header.key.startswith(prefix) and self._has(volume, header):
+                    batch.append(header.key)
+                self._offset += header.size
+            elif self._is_valid(volume):  # Damaged or unreadable.
+                following = self._offset + 1
+                found = reader.find_header(following, limit - following)
+                self._offset = limit if found is None else found
+            else:
+                break  # The bytes are those of another use by now.
+            if is_due():
+                break
+        if self._offset >= end or not self._is_valid(volume):
+            self._is_complete &= self._is_valid(volume)
+            self._todo.pop()
+            self._reader = None
+            self._offset = self._start()
+            self._begin_round()
+        return batch
+
+    def _open(self, volume: Volume, end: int) -> VolumeReader:
+        fs = self._rings.directory.fs
+        self._reader = VolumeReader(fs, volume, end, piece=_PIECE_BYTES)
+        return self._reader
 
     def _is_valid(self, volume: Volume) -> bool:
         return self._volumes.get(volume.seq) is volume
@@ -96,12 +209,12 @@ class KeyScan:
         if header.tombstone:
             return False
         position = self._index.find(header.key)
-        if position is None or position[0] not in self._volumes:
+        found = self._volumes.get(position[0]) if position is not None else None
+        if position is None or found is None:
             return False
-        seq, offset, _ = position
-        if (seq, offset) != (volume.seq, header.offset):
+        if position[:2] != (volume.seq, header.offset):
             # The record of the key is read by itself, unless it is behind what is read.
-            return offset >= self._ends.get(seq, 0)
+            return position[1] >= self._reach.end_of(found)
         is_expired = 0 < header.expires_ms <= self._rings.clock.now_ms()
         return not is_expired and not self._kept_purges.current.covers(
             header.key, header.stored_us

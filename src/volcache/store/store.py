@@ -167,7 +167,16 @@ class Store(RecordWriter):
 
         See `key_scan.py` for what a change during the scan does.
         """
-        return KeyScan(self._log).batches()
+        return self.key_scan().batches()
+
+    def key_scan(self, cursor: str = "") -> KeyScan:
+        """
+        Return a scan of the keys, from the beginning or from where another one stopped.
+
+        Raises:
+            ValueError: The cursor is not one.
+        """
+        return KeyScan(self._log, cursor)
 
     @property
     def count(self) -> int:

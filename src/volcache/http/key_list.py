@@ -1,0 +1,87 @@
+"""
+`GET /-/keys?prefix=P&after=CURSOR&limit=N`: the keys of the instance, a page at a time.
+
+Keys are found by reading the volumes, the oldest first: see `store/key_scan.py`. A page
+ends with a cursor, after `limit` keys or a few milliseconds: other requests wait so long.
+So a page may have no keys although more follow.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote_from_bytes
+
+from volcache.errors import ClientError
+from volcache.http.purge import decode_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from volcache.store import Store
+
+KEYS_PATH: Final = "/-/keys"
+KEYS_MAX: Final = 1000
+_PAGE_NS: Final = 5_000_000
+_DIGITS_MAX: Final = 4
+_ALLOWED: Final = (
+    f"allowed are prefix=..., after=... and limit=1 to {KEYS_MAX}, each once"
+)
+
+
+class BadQueryError(ClientError):
+    """A parameter of a list is unknown, repeated or wrong."""
+
+
+def list_keys(
+    store: Store, query: str, timer: Callable[[], int] = time.perf_counter_ns
+) -> bytes:
+    """
+    Return a page: a line of JSON for each key, and one for where the next page begins.
+
+    Args:
+        store: Is read.
+        query: Of the request.
+        timer: Nanoseconds, monotonic.
+
+    Raises:
+        BadQueryError: A parameter is unknown, repeated or wrong.
+    """
+    given = _parameters(query)
+    prefix, limit = decode_prefix(given.get("prefix", "")), _limit(given.get("limit"))
+    try:
+        scan = store.key_scan(given.get("after", ""))
+    except ValueError:
+        raise BadQueryError(
+            "bad value of the parameter after; allowed is the one in the last line of a"
+            " page of this instance"
+        ) from None
+    end_ns = timer() + _PAGE_NS
+    found = scan.read(prefix, limit, lambda: timer() >= end_ns)
+    while scan.cursor and len(found) < limit and timer() < end_ns:
+        found += scan.read(prefix, limit - len(found), lambda: timer() >= end_ns)
+    rows: list[dict[str, str | None]] = [{"key": quote_from_bytes(k)} for k in found]
+    rows.append({"after": scan.cursor or None})
+    return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+
+
+def _parameters(query: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for part in query.split("&") if query else ():
+        name, equals, value = part.partition("=")
+        if name not in {"prefix", "after", "limit"} or not equals:
+            raise BadQueryError(f"unknown parameter {part[:50]!r}; {_ALLOWED}")
+        if name in given:
+            raise BadQueryError(f"{name} is given twice; {_ALLOWED}")
+        given[name] = value
+    return given
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return KEYS_MAX
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+    if not (is_number and 1 <= int(text) <= KEYS_MAX):
+        raise BadQueryError(f"bad limit {text[:50]!r}; {_ALLOWED}")
+    return int(text)

@@ -1,0 +1,172 @@
+"""`GET /-/keys`: all keys of a running instance, a page at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+import pytest
+
+from support.stores import open_store
+from volcache.cache import Cache
+from volcache.errors import ClientError
+from volcache.http.admin import Admin
+from volcache.http.key_list import BadQueryError, list_keys
+from volcache.http.responses import status_of
+from volcache.store import Store
+
+TOKEN: Final = "open-sesame"  # noqa: S105 - Of no server.
+SLOW: Final = (
+    3_000_000  # Nanoseconds that each look at the clock takes: one is too many.
+)
+KEYS: Final = [
+    *(b"a/%d" % number for number in range(200)),
+    *(b"\xff\xfe", b"a b%20c?d#e", b'"', "gr\xfcn".encode(), b"b/" * 400),
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store of several volumes, with some keys that are not there any more."""
+    store = open_store(tmp_path, volume_num=16)
+    for key in [*KEYS, b"a/gone"]:
+        store.put(key, bytes(400))
+    store.put(b"a/7", b"new")
+    store.delete(b"a/gone")
+    yield store
+    store.close()
+
+
+def page(
+    store: Store, query: str = "", *, is_slow: bool = False
+) -> tuple[list[bytes], str]:
+    """Return the keys of a page, and the cursor behind it."""
+    clock = iter(range(0, 1 << 62, SLOW if is_slow else 1))
+    text = list_keys(store, query, timer=lambda: next(clock))
+    *rows, last = [json.loads(line) for line in text.splitlines()]
+    assert list(last) == ["after"]
+    assert text.isascii()
+    return [unquote_to_bytes(row["key"]) for row in rows], last["after"] or ""
+
+
+def pages(store: Store, query: str = "", **options: Any) -> Iterator[list[bytes]]:
+    """Yield all pages."""
+    after = ""
+    while True:
+        more = f"&after={after}" if after else ""
+        keys, after = page(store, f"{query}{more}".strip("&"), **options)
+        yield keys
+        if not after:
+            return
+
+
+def test_every_key_is_in_one_page(store: Store) -> None:
+    """Whatever the limit and the time of a page are; each page has an end."""
+    for query, expected in (
+        ("", KEYS),
+        ("limit=1000", KEYS),
+        ("limit=1", KEYS),
+        ("limit=7", KEYS),
+        ("prefix=a/1", [key for key in KEYS if key.startswith(b"a/1")]),
+        ("prefix=%FF%fe&limit=2", [b"\xff\xfe"]),
+        ("prefix=/gr%C3%BCn", ["gr\xfcn".encode()]),
+        ("prefix=none", []),
+    ):
+        for is_slow in (False, True):
+            found = list(pages(store, query, is_slow=is_slow))
+            assert sorted(key for keys in found for key in keys) == sorted(expected)
+            limit = (
+                int(query.rpartition("limit=")[2] or 1000) if "limit" in query else 1000
+            )
+            assert all(len(keys) <= limit for keys in found)
+            if is_slow:  # However many keys have the prefix.
+                assert len(found) >= len(KEYS) / 2
+    assert [len(keys) for keys in pages(store)] == [len(KEYS)]
+
+
+@pytest.mark.parametrize("volumes", [6, 16])
+def test_key_that_stays_is_listed_while_volumes_are_reclaimed(
+    tmp_path: Path, volumes: int
+) -> None:
+    """Its record is copied, or stored again, in front of or behind the cursor."""
+    store = open_store(tmp_path, volume_num=volumes)
+    used = [b"used/%d" % number for number in range(5)]
+    for key in used:
+        store.put(key, bytes(100))
+    for turn in range(10):
+        found, count = list[bytes](), 0
+        for keys in pages(store, is_slow=True):
+            found += keys
+            for key in used:
+                assert store.get(key) is not None or store.put(key, bytes(100))
+            store.put(b"new/%d/%d" % (turn, count), bytes(700))
+            count += 1
+        there = {key for key in used if store.get(key) is not None}
+        assert there <= set(found), (turn, count)
+    store.close()
+
+
+def test_wrong_parameters_are_refused(store: Store) -> None:
+    """With 400 and what is allowed, in one line."""
+    _, cursor = page(store, "limit=1")
+    for query, why in {
+        "prefix": "unknown parameter 'prefix'; allowed are prefix=..., after=... and",
+        "x=1": "unknown parameter 'x=1'",
+        "prefix=a&": "unknown parameter ''",
+        "limit=1&limit=1": "limit is given twice",
+        "limit=0": "bad limit '0'; allowed are",
+        "limit=1001": "bad limit '1001'",
+        "limit=-1": "bad limit '-1'",
+        "limit=%32": "bad limit '%32'",
+        "prefix=a+b": "write %2B for a plus, %20 for a space",
+        "prefix=%2": "two hexadecimal digits",
+        "after=x": "bad value of the parameter after; allowed is the one in the last",
+        f"after={cursor}.1": "bad value of the parameter after",
+        f"after={cursor}1" + "0" * 20: "bad value of the parameter after",
+    }.items():
+        with pytest.raises(ClientError) as caught:
+            list_keys(store, query)
+        assert why in str(caught.value), query
+        assert "\n" not in str(caught.value)
+        assert status_of(caught.value) == 400
+    with pytest.raises(BadQueryError):
+        list_keys(store, "after=1")
+
+
+def test_cursor_of_anything_lists_keys_that_are_there(store: Store) -> None:
+    """It is not trusted: no page fails, and each ends."""
+    _, cursor = page(store, "limit=50")
+    numbers = cursor.split(".")
+    for place in range(len(numbers)):
+        for value in ("0", "1", "77", "4095", "9" * 20):
+            changed = ".".join([*numbers[:place], value, *numbers[place + 1 :]])
+            try:
+                keys, _ = page(store, f"after={changed}")
+            except BadQueryError:
+                continue
+            assert set(keys) <= set(KEYS), changed
+
+
+def test_list_needs_the_token(store: Store) -> None:
+    """As actions do; it is not cached, and a HEAD is answered."""
+    for token, given, method, status in (
+        (TOKEN, f"Bearer {TOKEN}", "GET", "200"),
+        (TOKEN, f"Bearer {TOKEN}", "HEAD", "200"),
+        (TOKEN, f"Bearer {TOKEN}", "POST", "405"),
+        (TOKEN, "Bearer wrong", "GET", "401"),
+        (TOKEN, "", "GET", "401"),
+        ("", "Bearer x", "GET", "403"),
+    ):
+        admin = Admin(Cache(store), token=token)
+        environ = {"QUERY_STRING": "limit=3"}
+        if given:
+            environ["HTTP_AUTHORIZATION"] = given
+        found, headers, body, _ = admin.respond(method, "/-/keys", environ)
+        assert found[:3] == status, (given, method)
+        if status == "200":
+            assert ("Cache-Control", "no-store") in headers
+            assert ("Content-Type", "application/x-ndjson") in headers
+            assert len(b"".join(body).splitlines()) == 4
