@@ -240,7 +240,7 @@ def test_the_order_of_operations_survives_kills(
     settings = {
         "volume_size": "64MiB",
         "volume_num": 8,
-        "sync_mode": "none",
+        "sync_mode": "periodic" if is_hot else "none",
         "memcache_threads": 1 + is_hot,
         "memc_on": is_hot,
         "memc_servers": memcached.address,

@@ -233,25 +233,6 @@ def try_to_send(client: RawClient, data: bytes) -> None:
         client.send(data)
 
 
-def test_acknowledged_values_survive_a_kill(tmp_path: Path) -> None:
-    """As those of a PUT."""
-    settings = {**SMALL, "sync_mode": "none"}
-    with MemcacheServer(tmp_path / "data", settings=settings) as server:
-        with server.client() as client:
-            for number in range(100):
-                client.send(b"set n%d 0 0 1 noreply\r\nx\r\n" % number)
-                assert client.set(f"key{number}", b"%d" % number) == b"STORED"
-            assert client.ask(b"incr key7 5\r\n") == b"12"
-            assert client.ask(b"touch key8 100\r\n") == b"TOUCHED"
-            assert client.ask(b"delete key9\r\n") == b"DELETED"
-            server.kill()
-        server.start()
-        with server.client() as client:
-            found = {number: client.get(f"key{number}") for number in range(100)}
-            assert client.get("n99") == b"x"
-        assert found == {n: b"%d" % n for n in range(100)} | {7: b"12", 9: None}
-
-
 def refused_start(tmp_path: Path, address: str) -> str:
     """Start with an address that cannot be used; return the error."""
     data = tmp_path / "data"
