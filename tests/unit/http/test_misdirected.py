@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import logging
 from array import array
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from zlib import crc32
 
 import pytest
 
-from support.stores import open_store
+from support.stores import FakeClock, open_store
+from support.wsgi_client import Client
 from volcache.cache import Cache
-from volcache.http.app import App, RequestLimits
 from volcache.ring import OwnKeys
 
 HALF: Final = 1 << 31
@@ -26,47 +25,26 @@ OTHERS: Final = [path for path in PATHS if path not in OWN]
 LOG: Final = "volcache.http.app"
 
 
-class Served:
-    """An application on a store."""
-
-    def __init__(self, app: App) -> None:
-        """Answer by the application."""
-        self.app: Any = app
+class Served(Client):
+    """A client of an application on a store."""
 
     def set_ring(self, ring: OwnKeys | None) -> None:
         """Use another ring from now on."""
         self.app.ring = ring
 
-    def ask(self, method: str, path: str, body: bytes = b"", **more: str) -> int:
+    def status(self, method: str, path: str, body: bytes = b"", **more: str) -> int:
         """Return the status of the answer."""
-        return int(self.answer(method, path, body, **more)[0][:3])
-
-    def answer(
-        self, method: str, path: str, body: bytes = b"", **more: str
-    ) -> tuple[str, dict[str, str], bytes]:
-        """Send one request."""
-        found: list[Any] = []
-        chunks = self.app(
-            {
-                "REQUEST_METHOD": method,
-                "PATH_INFO": path,
-                "CONTENT_LENGTH": str(len(body)),
-                "wsgi.input": io.BytesIO(body),
-                **more,
-            },
-            lambda *answer: found.extend(answer),
-        )
-        return found[0], dict(found[1]), b"".join(chunks)
+        length = {"CONTENT_LENGTH": str(len(body))}
+        return int(self.ask(method, path, body, **length, **more).status[:3])
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     """Yield an instance with a value for each path."""
     with closing(open_store(tmp_path / "store")) as store:
-        app = App(Cache(store), RequestLimits(key_size=100, value_size=100))
-        served = Served(app)
+        served = Served(Cache(store), clock=FakeClock())
         for path in PATHS:
-            assert served.ask("PUT", path, b"old") == 200
+            assert served.status("PUT", path, b"old") == 200
         yield served
 
 
@@ -74,30 +52,30 @@ def test_reads_are_misses_and_writes_are_refused(served: Served) -> None:
     """Also with conditions and ranges; all that is stored stays as it is."""
     served.set_ring(OwnKeys(LOWER, LOWER))
     for path in OTHERS:
-        assert served.ask("GET", path) == 404
-        assert served.ask("HEAD", path) == 404
-        assert served.ask("GET", path, HTTP_RANGE="bytes=0-0") == 404
-        assert served.ask("GET", path, HTTP_IF_NONE_MATCH="*") == 404
+        assert served.status("GET", path) == 404
+        assert served.status("HEAD", path) == 404
+        assert served.status("GET", path, HTTP_RANGE="bytes=0-0") == 404
+        assert served.status("GET", path, HTTP_IF_NONE_MATCH="*") == 404
         for method in ("PUT", "DELETE"):
             for more in (
                 {},
                 {"HTTP_IF_MATCH": "*"},
                 {"HTTP_CACHE_CONTROL": "no-store"},
             ):
-                status, headers, body = served.answer(method, path, b"new", **more)
+                status, headers, body = served.ask(method, path, b"new", **more)
                 assert status == "503 Service Unavailable"
                 assert headers["Retry-After"] == "1"
                 assert b"belongs to another instance" in body
     for path in OWN:
-        assert served.ask("GET", path) == 200
-        assert served.ask("PUT", path, b"new") == 200
+        assert served.status("GET", path) == 200
+        assert served.status("PUT", path, b"new") == 200
     counted = served.app.stats.misdirected
     assert counted == {"read": 4 * len(OTHERS), "write": 6 * len(OTHERS)}
     assert served.app.stats.misses == 4 * len(OTHERS)
     assert served.app.stats.last_misdirected
     served.set_ring(None)
-    assert {served.answer("GET", path)[2] for path in OTHERS} == {b"old"}
-    assert {served.answer("GET", path)[2] for path in OWN} == {b"new"}
+    assert {served.ask("GET", path)[2] for path in OTHERS} == {b"old"}
+    assert {served.ask("GET", path)[2] for path in OWN} == {b"new"}
     assert served.app.stats.misdirected == counted
 
 
@@ -107,29 +85,29 @@ def test_key_of_a_path_decides(served: Served) -> None:
     for path in PATHS:
         for written in (f"/x/..{path}", f"/.{path}"):
             is_own = path in OWN
-            assert served.ask("GET", written) == (200 if is_own else 404)
-            assert served.ask("PUT", written, b"new") == (200 if is_own else 503)
-    assert served.ask("GET", "/..") == 400
+            assert served.status("GET", written) == (200 if is_own else 404)
+            assert served.status("PUT", written, b"new") == (200 if is_own else 503)
+    assert served.status("GET", "/..") == 400
 
 
 def test_keys_that_are_only_read(served: Served) -> None:
     """Those of the list before, while a fleet grows."""
     served.set_ring(OwnKeys(array("I", [0]), LOWER))
     for path in PATHS:
-        assert served.ask("GET", path) == 200
-        assert served.ask("HEAD", path) == 200
-        assert served.ask("DELETE", path) == (200 if path in OWN else 503)
+        assert served.status("GET", path) == 200
+        assert served.status("HEAD", path) == 200
+        assert served.status("DELETE", path) == (200 if path in OWN else 503)
 
 
 def test_other_requests_are_not_looked_at(served: Served) -> None:
     """Those of the operator, of browsers before they write, and of WebDAV."""
     served.set_ring(OwnKeys(LOWER, LOWER))
-    assert served.ask("GET", "/-/healthy") == 200
+    assert served.status("GET", "/-/healthy") == 200
     for path in PATHS:
-        assert served.ask("OPTIONS", path) == 200
-        assert served.ask("PROPFIND", path, HTTP_DEPTH="0") == 207
-        assert served.ask("MKCOL", path) == 201
-        assert served.ask("POST", path) == 405
+        assert served.status("OPTIONS", path) == 200
+        assert served.status("PROPFIND", path, HTTP_DEPTH="0") == 207
+        assert served.status("MKCOL", path) == 201
+        assert served.status("POST", path) == 405
     assert served.app.stats.misdirected == {"read": 0, "write": 0}
 
 
@@ -142,7 +120,7 @@ def test_one_line_is_logged_in_ten_seconds(
     served.set_ring(OwnKeys(LOWER, LOWER))
     with caplog.at_level(logging.WARNING, LOG):
         for now in (0, 1, 9_999_999_999, 10_000_000_000):  # noqa: B007 - Read above.
-            served.ask("GET", OTHERS[0])
+            served.status("GET", OTHERS[0])
     assert [record.getMessage() for record in caplog.records] == [
         f"ring.misdirected requests=1 path={OTHERS[0]!r}",
         f"ring.misdirected requests=3 path={OTHERS[0]!r}",
