@@ -24,6 +24,7 @@ from google_crc32c import value as crc32c
 from support.extent import EXTENT
 from support.stores import open_store
 from support.tiers import FakeServer, make_keys, make_tier
+from support.wsgi_client import called
 from volcache.cache import Cache
 from volcache.hot.memcached import MemcachedTier
 from volcache.http.app import App, RequestLimits
@@ -127,7 +128,6 @@ class HttpWorker(Worker):
         self, method: str, key: bytes, body: bytes = b"", **more: str
     ) -> tuple[int, dict[str, str], bytes]:
         """Send one request."""
-        found: list[Any] = []
         environ = {
             "REQUEST_METHOD": method,
             "PATH_INFO": "/" + key.decode(),
@@ -135,12 +135,7 @@ class HttpWorker(Worker):
             "wsgi.input": BytesIO(body),
             **more,
         }
-
-        def start_response(*started: Any) -> Any:
-            found.append(started)
-
-        answer = self.app(environ, start_response)
-        status, headers = found[0]
+        status, headers, answer = called(self.app, environ)
         return int(status[:3]), dict(headers), b"".join(answer)
 
     def step(self, number: int) -> None:

@@ -22,8 +22,8 @@ class Machine:
         self._slow = folder / "slow"
         self._slow_number = 0
         self._library = folder / "machine.so"
-        command = ["gcc", "-shared", "-fPIC", "-o", self._library, _SOURCE, "-ldl"]
-        subprocess.run(command, check=True)
+        options = ("-shared", "-fPIC", "-o", self._library, _SOURCE, "-ldl")
+        subprocess.run(("gcc", *options), check=True)
 
     @property
     def environment(self) -> dict[str, str]:

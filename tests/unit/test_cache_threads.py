@@ -15,6 +15,7 @@ import pytest
 from support.clocks import ManualClock
 from support.stores import fill_volume, open_store, value_of
 from support.tiers import FakeServer, make_tier
+from support.wsgi_client import called
 from volcache.cache import Cache
 from volcache.front import Copies
 from volcache.http.app import App, RequestLimits
@@ -96,7 +97,6 @@ def in_a_thread(function: Callable[[], object]) -> None:
 
 def ask(both: Both, method: str, body: bytes = b"", **more: str) -> str:
     """Send a request for the key; return the status."""
-    statuses: list[str] = []
     environ = {
         "REQUEST_METHOD": method,
         "PATH_INFO": "/" + KEY.decode(),
@@ -104,8 +104,7 @@ def ask(both: Both, method: str, body: bytes = b"", **more: str) -> str:
         "wsgi.input": io.BytesIO(body),
         **more,
     }
-    both.app()(environ, lambda status, _headers: statuses.append(status))
-    return statuses[0]
+    return called(both.app(), environ)[0]
 
 
 def put_over_http(both: Both) -> None:
