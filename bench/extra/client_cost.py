@@ -512,7 +512,8 @@ class Aiohttp(Asynchronous):
         """Return a value."""
         async with self._session.get(f"{self.target.url}/{key}") as response:
             check_status(response.status)
-            return await response.read()
+            found: bytes = await response.read()
+            return found
 
     async def put(self, key: str) -> None:
         """Store the value."""

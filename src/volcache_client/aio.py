@@ -1,5 +1,5 @@
 """
-The client for asyncio; streams and files are exchanged by aiohttp.
+The client for asyncio.
 
 Tasks may be cancelled at any point: a request in work is ended with its connection, the
 operation is counted as an error, and a lease is given back by a task in the background,
@@ -29,16 +29,12 @@ from typing import (
 )
 
 from volcache_client.aio_flights import Flight, NotMadeError
-from volcache_client.aio_pools import Pools
-from volcache_client.aio_streams import AsyncBody, AsyncStream
+from volcache_client.aio_streams import AsyncStream
+from volcache_client.aio_transport import AsyncTransport
 from volcache_client.core import Core
-from volcache_client.errors import (
-    ClientUsageError,
-    InvalidArgumentError,
-    NodeConnectionError,
-)
+from volcache_client.errors import ClientUsageError, InvalidArgumentError
 from volcache_client.memo import AsyncCachedFunction, CachedFunction, CallKeys
-from volcache_client.messages import Answer, Open, Opened, Send, Sleep
+from volcache_client.messages import Open, Send, Sleep
 from volcache_client.options import OptionArguments, make_options
 from volcache_client.serializers import make_codec
 
@@ -66,8 +62,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 V = TypeVar("V")
-
-_OK: Final = 200
 
 _log: Final = logging.getLogger("volcache_client")
 
@@ -129,7 +123,7 @@ class AsyncClient(Generic[V]):
         self._loop: asyncio.AbstractEventLoop | None = None
         checked = make_options(options)
         self._core: Final[Core[V]] = Core(nodes, make_codec(serializer), checked)
-        self._pools: Final = Pools(checked)
+        self._transport: Final = AsyncTransport(checked)
         self._flights: Final[dict[bytes, Flight[V]]] = {}
         self._finishing: Final[set[asyncio.Task[None]]] = set()
         self._is_closed = False
@@ -392,7 +386,7 @@ class AsyncClient(Generic[V]):
 
     def metrics(self) -> Metrics:
         """Return numbers of operations and nodes since the client was made."""
-        return self._core.metrics(self._pools.connections())
+        return self._core.metrics(self._transport.connections())
 
     async def close(self) -> None:
         """
@@ -407,7 +401,7 @@ class AsyncClient(Generic[V]):
         if loop is None:
             return
         if loop is not asyncio.get_running_loop():
-            self._pools.abandon(loop)
+            self._transport.abandon(loop)
             return
         flights = [flight for flight in self._flights.values() if not flight.is_inside]
         for flight in flights:
@@ -416,7 +410,7 @@ class AsyncClient(Generic[V]):
             await flight.ended()
         while self._finishing:
             await asyncio.wait(self._finishing)
-        await self._pools.close()
+        await self._transport.close()
 
     async def __aenter__(self) -> Self:
         self._enter()
@@ -432,7 +426,7 @@ class AsyncClient(Generic[V]):
 
     def __del__(self) -> None:
         loop = getattr(self, "_loop", None)  # None also if an option was wrong.
-        if loop is not None and self._pools.abandon(loop):
+        if loop is not None and self._transport.abandon(loop):
             warnings.warn(
                 "an AsyncClient was not closed; use `async with` or `await client.close()`",
                 ResourceWarning,
@@ -482,11 +476,9 @@ class AsyncClient(Generic[V]):
         result: object
         try:
             if isinstance(step, Send):
-                result = await self._pools.of(step.node).send(
-                    step.request, step.timeout
-                )
+                result = await self._transport.send(step)
             elif isinstance(step, Open):
-                result = await self._open(step)
+                result = await self._transport.open(step)
             elif isinstance(step, Sleep):
                 result = await asyncio.sleep(step.seconds, None)
             else:
@@ -503,21 +495,6 @@ class AsyncClient(Generic[V]):
             raise
         return _resumed(operation, result)
 
-    async def _open(self, step: Open) -> Opened | Answer:
-        node = step.node
-        pool = self._pools.of(node)
-        response = await pool.open(step.request, step.timeout)
-        body = AsyncBody(pool, response)
-        if response.status == _OK:
-            if "Content-Length" not in response.headers:
-                body.close()
-                raise NodeConnectionError(node.name, "an answer of unknown length")
-            return Opened(response.status, response.headers, body)
-        try:
-            return Answer(response.status, response.headers, await body.read(-1))
-        finally:
-            body.close()
-
     async def _call(self, step: Call) -> object:
         result = step.function()
         if isawaitable(result):
@@ -528,7 +505,7 @@ class AsyncClient(Generic[V]):
 
     def _keep_nodes(self) -> None:
         """Close the connections to nodes that are not in the list any longer."""
-        self._pools.keep(self._core.nodes.all())
+        self._transport.keep(self._core.nodes.all())
 
     def _finish_soon(self, operation: Operation[Any], step: Step) -> None:
         """Take the last steps of an operation whose task was cancelled."""

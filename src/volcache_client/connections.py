@@ -159,7 +159,7 @@ def connect(
         OSError: Of the last address of the host; a `TimeoutError` after the deadline.
     """
     last: OSError = TimeoutError("no connection in time")
-    targets = _targets(address)
+    targets = resolve(address)
     for others, (family, target) in zip(
         reversed(range(len(targets))), targets, strict=True
     ):
@@ -176,7 +176,14 @@ def connect(
     raise last
 
 
-def _targets(address: Address) -> list[tuple[int, Any]]:
+def resolve(address: Address) -> list[tuple[int, Any]]:
+    """
+    Return families and addresses of a node.
+
+    Raises:
+        OSError: There are none.
+        UnicodeError: Of its name.
+    """
     if address.socket_path:
         return [(socket.AF_UNIX, address.socket_path)]
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)

@@ -106,9 +106,15 @@ class HttpExchange:
             is_known = size is not None
             lines.append(f"Content-Length: {size}\r\n" if is_known else _CHUNKED)
         head = f"{''.join(lines)}\r\n".encode("latin-1")
-        if isinstance(body, bytes) and len(body) <= _JOINED_BYTES_MAX:
-            return head + body
-        return head
+        return head + body if isinstance(body, bytes) and self.is_short else head
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the first part is all of the request."""
+        body = self.request.body
+        if body is None or isinstance(body, Upload):
+            return body is None
+        return len(body) <= _JOINED_BYTES_MAX
 
     def more_parts(self) -> Iterator[bytes | memoryview]:
         """
@@ -125,7 +131,7 @@ class HttpExchange:
                 yield b"0\r\n\r\n"
             else:
                 yield from body.blocks()
-        elif body is not None and len(body) > _JOINED_BYTES_MAX:
+        elif body is not None and not self.is_short:
             view = memoryview(body)
             for begin in range(0, len(view), _PART_BYTES):
                 yield view[begin : begin + _PART_BYTES]
@@ -143,6 +149,11 @@ class HttpExchange:
             self._steps.send(data)
         except StopIteration:
             self.is_complete = True
+
+    def has(self, count: int) -> bool:
+        """Whether the head and so many bytes of the body are received, or all of it."""
+        is_enough = self.status and self.buffered >= count
+        return self.is_complete or bool(is_enough)
 
     def read(self, size: int | None = None) -> bytes:
         """Return up to `size` bytes of the body that were received, and forget them."""

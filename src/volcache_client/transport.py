@@ -52,8 +52,7 @@ class Transport:
         """
         body = Body(self._pool(step.node), step.timeout)
         try:
-            body.begin(step.request)
-            return body.answer(sys.maxsize)
+            return body.begin(step.request, sys.maxsize).answer()
         finally:
             body.close()
 
@@ -67,9 +66,10 @@ class Transport:
         body = Body(self._pool(step.node), step.timeout)
         is_open = False
         try:
-            exchange = body.begin(step.request)
+            exchange = body.begin(step.request, 0)
             if exchange.status != _OK:
-                return body.answer(TEXT_BYTES_MAX)
+                body.receive(TEXT_BYTES_MAX)
+                return exchange.answer()
             if "Content-Length" not in exchange.headers:
                 raise NodeConnectionError(step.node.name, "an answer of unknown length")
             is_open = True
@@ -136,58 +136,47 @@ class Body:
         self._exchange: HttpExchange
         self._connection: Connection | None = pool.acquire(self._until)
 
-    def begin(self, request: Request) -> HttpExchange:
+    def begin(self, request: Request, wanted: int) -> HttpExchange:
         """
-        Send the request and receive the head of the answer.
+        Send the request; receive the head of the answer and some bytes of its body.
 
         A server may close a connection that was open from before at the moment at which it
         is used: then the request is sent once more, on a new connection.
 
         Raises:
-            NodeError: There is none.
+            NodeError: There is no answer.
             SourceFailed: The file of an `Upload` failed.
         """
         self._is_by_part = isinstance(request.body, Upload)
         try:
             if self._connection is not None:
                 try:
-                    return self._talk(self._connection, request)
+                    return self._talk(self._connection, request, wanted)
                 except (ConnectionError, ssl.SSLError):
                     if self._exchange.has_received or not request.is_repeatable:
                         raise
                     self._connection.close()
             self._connection = self._pool.open(self._deadline())
-            return self._talk(self._connection, request)
+            return self._talk(self._connection, request, wanted)
         except CacheError:
             raise
         except OSError as error:
             raise answer_error(self._pool.name, error) from error
-        finally:
-            self._is_by_part = True
 
-    def _talk(self, connection: Connection, request: Request) -> HttpExchange:
+    def _talk(
+        self, connection: Connection, request: Request, wanted: int
+    ) -> HttpExchange:
         exchange = self._exchange = HttpExchange(request, self._pool.host)
         connection.send(exchange, self._deadline)
-        until = self._deadline()
-        while not exchange.status:
-            connection.receive(exchange, until)
+        if self._is_by_part:
+            self._until = self._deadline()
+            self._is_by_part = False
+        while not exchange.has(wanted):
+            connection.receive(exchange, self._until)
         return exchange
 
     def _deadline(self) -> float:
         return time.monotonic() + self._timeout if self._is_by_part else self._until
-
-    def answer(self, limit: int) -> Answer:
-        """
-        Return the answer; of a body that exceeds a limit, somewhat more than the limit.
-
-        Raises:
-            NodeError: It is not complete.
-        """
-        if isinstance(self._exchange.request.body, Upload):
-            self._until = self._deadline()
-        self._is_by_part = False
-        self._receive(limit + 1)
-        return self._exchange.answer()
 
     def read(self, size: int | None) -> bytes:
         """
@@ -199,15 +188,16 @@ class Body:
         """
         if self._is_closed:
             raise ClientUsageError("the stream is closed; read it within its block")
-        self._receive(sys.maxsize if size is None else size)
+        self._is_by_part = True
+        self.receive(sys.maxsize if size is None else size)
         return self._exchange.read(size)
 
-    def _receive(self, count: int) -> None:
+    def receive(self, count: int) -> None:
         """Receive the body until so many bytes of it are there, or all."""
         exchange, connection = self._exchange, self._connection
         assert connection is not None  # noqa: S101 - After `begin`.
         try:
-            while exchange.buffered < count and not exchange.is_complete:
+            while not exchange.has(count):
                 connection.receive(exchange, self._deadline())
         except OSError as error:
             raise answer_error(self._pool.name, error) from error
@@ -256,8 +246,8 @@ def fetch(  # noqa: PLR0913 - By keyword.
     pool = Pool(address, 1, timeout, ssl_context)
     exchange = Body(pool, timeout)
     try:
-        exchange.begin(Request(method, path, sent, body))
-        answer = exchange.answer(limit_bytes)
+        request = Request(method, path, sent, body)
+        answer = exchange.begin(request, limit_bytes + 1).answer()
     finally:
         exchange.close()
         pool.close()

@@ -10,14 +10,12 @@ import sys
 import threading
 import warnings
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from support.raw_server import Heard, Memory, RawServer, client_of, ok, until
 from volcache_client import AsyncClient, ClientUsageError, InvalidArgumentError
-from volcache_client.aio_uploads import FilePayload
-from volcache_client.uploads import Upload
 
 
 async def silent(_heard: Heard, _writer: asyncio.StreamWriter) -> None:
@@ -121,7 +119,7 @@ async def test_close_ends_what_waits_for_the_connection_of_a_stream() -> None:
 
 @pytest.mark.slow
 async def test_a_client_that_was_not_closed_is_named_once() -> None:
-    """Not one warning for each connection, by aiohttp; they are closed."""
+    """Not one warning for each connection; they are closed."""
     async with RawServer(ok) as server:
         client = client_of(server)
         await client.get("a")
@@ -237,40 +235,3 @@ async def test_a_file_is_read_in_a_thread() -> None:
         assert await client.put_file("a", Watched(bytes(3_000_000)))
     assert threads
     assert threading.get_ident() not in threads
-
-
-class Limit:
-    """
-    Stands for the limit of time of an upload.
-
-    Attributes:
-        events: What happened, in turn.
-    """
-
-    def __init__(self) -> None:
-        """Begin."""
-        self.events: list[str] = []
-
-    def expired(self) -> bool:
-        """Whether the time is over."""
-        return False
-
-    def reschedule(self, when: float | None) -> None:
-        """Note whether it is set or removed."""
-        self.events.append("no limit" if when is None else "limit")
-
-    async def write(self, part: bytes) -> None:
-        """Note that a part was sent."""
-        self.events.append(f"sent {len(part)}")
-
-
-async def test_the_limit_of_a_file_begins_with_each_part_and_rests_meanwhile() -> None:
-    """A slow disk is no failure of the node."""
-    limit: Any = Limit()
-    upload = Upload(io.BytesIO(bytes((1 << 20) + 1)))
-    await FilePayload(upload, limit, 9.0).write(limit)
-    read = ["no limit", "limit"]
-    block = ["limit", "sent 65536"]
-    assert limit.events == [
-        *read, *16 * block, *read, "limit", "sent 1", *read
-    ]  # fmt: skip

@@ -1,0 +1,364 @@
+"""
+Connections of the client for asyncio: a protocol that ends at deadlines.
+
+A small exchange has one future, no task, and no timer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from volcache_client.connections import resolve
+from volcache_client.http1 import RECEIVE_BYTES, BadAnswerError, HttpExchange
+from volcache_client.uploads import Upload
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Iterator
+
+    from volcache_client.nodes import Address
+
+# Seconds for which a connection that is not used is kept: half as long as the service and
+# nginx keep it, so that they do not close it while a request is on its way.
+KEPT_SECONDS: Final = 30.0
+
+_NEVER: Final = float("inf")
+_RETRY_SECONDS: Final = 0.005
+_LOOKUPS_MAX: Final = 4  # Names that are resolved at the same time, for all clients.
+# Of a body that is read in parts: what is received before it is asked for.
+_AHEAD_BYTES: Final = 1 << 17
+# Blocks of a file that are read at a time, 1 MiB: a thread costs more than a block.
+_BLOCKS: Final = 16
+
+
+class AsyncConnection(asyncio.Protocol):
+    """
+    A connection to a node, for one exchange at a time.
+
+    After any error, and after a cancellation, it must be closed.
+
+    Attributes:
+        is_open: Whether a request may be sent.
+        ended: Done when the transport has ended.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for `connection_made`."""
+        self._loop: Final = loop
+        self._transport: asyncio.Transport
+        self._readable: Final = select.poll()
+        self.is_open = False
+        self.ended: Final[asyncio.Future[None]] = loop.create_future()
+        self._exchange: HttpExchange | None = None
+        self._error: Exception | None = None  # Why it was closed.
+        self._deadline: Callable[[], float] = float
+        self._wanted = 0
+        # Who waits looks again when anything has changed.
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_writing_paused = False
+        self._is_reading_paused = False
+        # A timer that is too early is set again when it fires: most exchanges set none.
+        self._until = _NEVER
+        self._timer: asyncio.TimerHandle | None = None
+        self._fires = 0.0
+
+    # --- What the caller does -----------------------------------------------------
+
+    def begin(self, exchange: HttpExchange, deadline: Callable[[], float]) -> None:
+        """
+        Send the first part of a request; `send_rest` must follow if there is more.
+
+        Args:
+            exchange: Just begun.
+            deadline: Returns that of the next part, by the clock of the loop.
+        """
+        self._exchange = exchange
+        self._deadline = deadline
+        self._end_at(deadline())
+        self._transport.write(exchange.first_part())
+        exchange.is_sent = exchange.is_short
+
+    async def send_rest(self) -> None:
+        """
+        Send the rest of a request, or what the server reads of it before it answers.
+
+        Raises:
+            SourceFailed: The file of an `Upload` failed.
+        """
+        exchange = self._exchange
+        assert exchange is not None  # noqa: S101 - After `begin`.
+        parts = exchange.more_parts()
+        is_last = False
+        while not is_last:
+            found = await self._next_parts(exchange, parts)
+            is_last = len(found) < _BLOCKS
+            for part in found:
+                self._end_at(self._deadline())
+                self._transport.write(part)
+                while self._is_writing_paused and not self._is_answered(exchange):
+                    await self._change()
+                if self._is_answered(exchange):
+                    return
+        exchange.is_sent = not self._is_answered(exchange)
+
+    async def receive(self, wanted: int) -> None:
+        """
+        Wait for the head of the answer, and some bytes of its body, or all of it.
+
+        Raises:
+            TimeoutError: Not before the deadline.
+            OSError: The connection broke, or the answer is broken.
+        """
+        exchange = self._exchange
+        assert exchange is not None  # noqa: S101 - After `begin`.
+        self._wanted = wanted
+        while not exchange.has(wanted):
+            if self._error is not None:
+                raise self._error
+            self._end_at(self._deadline())
+            if self._is_reading_paused:
+                self._is_reading_paused = False
+                self._transport.resume_reading()
+            await self._change()
+        self._until = _NEVER
+
+    def keep(self) -> None:
+        """Close it after a while, unless it is used again."""
+        self._exchange = None
+        self._end_at(self._loop.time() + KEPT_SECONDS)
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request may be sent after this exchange."""
+        exchange = self._exchange
+        is_done = exchange is not None and exchange.is_reusable and self.is_open
+        # A server may answer before it has read a body.
+        return is_done and not self._transport.get_write_buffer_size()
+
+    def is_in_step(self) -> bool:
+        """Whether it is open, and nothing was received that was not asked for."""
+        return self.is_open and not self._readable.poll(0)
+
+    def close(self, error: Exception | None = None) -> None:
+        """Close it at once; who waits gets the error."""
+        self._error = self._error or error or ConnectionAbortedError("closed")
+        self.is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._wake()
+        self._transport.abort()
+
+    # --- Waiting ------------------------------------------------------------------
+
+    def _is_answered(self, exchange: HttpExchange) -> bool:
+        """Whether the rest of a request need not be sent."""
+        return bool(exchange.status) or self._error is not None
+
+    async def _next_parts(
+        self, exchange: HttpExchange, parts: Iterator[bytes | memoryview]
+    ) -> list[bytes | memoryview]:
+        """Return parts of a request; those of a file are read in a thread."""
+        body = exchange.request.body
+        if not isinstance(body, Upload):
+            return list(parts)
+        self._until = _NEVER  # A slow disk is no failure of the node.
+        reading = self._loop.run_in_executor(None, lambda: list(islice(parts, _BLOCKS)))
+        try:
+            while not reading.done() and not self._is_answered(exchange):
+                await self._change(reading)
+        finally:
+            if not reading.done():
+                reading.add_done_callback(lambda read: read.exception())
+                if body.is_repeatable:  # Soon: it is no pipe. The file is closed next.
+                    await asyncio.wait([reading])
+        return reading.result() if reading.done() else []
+
+    async def _change(self, *others: asyncio.Future[Any]) -> None:
+        """Wait until something has changed."""
+        waiter = self._waiter = self._loop.create_future()
+        try:
+            if others:
+                await asyncio.wait(
+                    [waiter, *others], return_when=asyncio.FIRST_COMPLETED
+                )
+            else:
+                await waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _end_at(self, when: float) -> None:
+        self._until = when
+        if self._timer is not None:
+            if self._fires <= when:
+                return
+            self._timer.cancel()
+        self._fires = when
+        self._timer = self._loop.call_at(when, self._fired)
+
+    def _fired(self) -> None:
+        self._timer = None
+        if self._until <= self._loop.time():
+            self.close(TimeoutError())
+        elif self._until < _NEVER:
+            self._end_at(self._until)
+
+    # --- What the transport calls -------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; asyncio has set TCP_NODELAY."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101
+        self._transport = transport
+        self._readable.register(
+            transport.get_extra_info("socket").fileno(), select.POLLIN
+        )
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of an answer; what was not asked for ends the connection."""
+        exchange = self._exchange
+        if exchange is None or exchange.is_complete:
+            self.close()
+            return
+        try:
+            exchange.receive(data)
+        except BadAnswerError as error:
+            self.close(error)
+            return
+        if exchange.has(self._wanted):
+            self._wake()
+            if exchange.buffered >= _AHEAD_BYTES and not exchange.is_complete:
+                self._is_reading_paused = True
+                self._transport.pause_reading()
+        elif self._waiter is not None:
+            self._until = self._deadline()
+
+    def eof_received(self) -> None:
+        """Take the end of an answer, or of the connection."""
+        self.data_received(b"")
+        self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the exchange in work, if the answer is not complete."""
+        if isinstance(exc, ConnectionError):
+            self._receive_rest()
+        self.close(exc)
+        self.ended.set_result(None)
+
+    def pause_writing(self) -> None:
+        """Wait with further parts of a body."""
+        self._is_writing_paused = True
+
+    def resume_writing(self) -> None:
+        """Write further parts of a body."""
+        self._is_writing_paused = False
+        self._wake()
+
+    def _receive_rest(self) -> None:
+        """
+        Read what the transport has left in its socket when a write failed.
+
+        A server may answer before it has read a body, and close.
+        """
+        if self._transport.get_extra_info("ssl_object") is not None:
+            return
+        file = self._transport.get_extra_info("socket").fileno()
+        while self._exchange is not None and self._error is None:
+            try:
+                data = os.read(file, RECEIVE_BYTES)
+            except OSError:  # There is no more.
+                return
+            self.data_received(data)
+
+
+async def connect(
+    address: Address, deadline: float, context: ssl.SSLContext | None
+) -> AsyncConnection:
+    """
+    Return a connection; see `connections.connect`.
+
+    Args:
+        address: Of the node.
+        deadline: By the clock of the loop; of the look-up, the caller has to limit it.
+        context: For https.
+
+    Raises:
+        OSError: Of the last address of the host; a `TimeoutError` after the deadline.
+        UnicodeError: Of a name.
+    """
+    loop = asyncio.get_running_loop()
+    last: OSError = TimeoutError()
+    targets = await _look_up(address)
+    for others, (family, target) in zip(
+        reversed(range(len(targets))), targets, strict=True
+    ):
+        share = (deadline - loop.time()) / (others + 1)
+        raw = socket.socket(family, socket.SOCK_STREAM)
+        raw.setblocking(False)  # noqa: FBT003
+        try:
+            async with asyncio.timeout(share):
+                return await _open(raw, target, address.host, context)
+        except OSError as error:
+            raw.close()
+            last = error
+        except BaseException:
+            raw.close()
+            raise
+    raise last
+
+
+async def _open(
+    raw: socket.socket,
+    target: Any,  # noqa: ANN401 - Depends on the family.
+    host: str,
+    context: ssl.SSLContext | None,
+) -> AsyncConnection:
+    loop = asyncio.get_running_loop()
+    if raw.family != socket.AF_UNIX:
+        await loop.sock_connect(raw, target)
+        name = None if context is None else host
+        _, made = await loop.create_connection(
+            lambda: AsyncConnection(loop), sock=raw, ssl=context, server_hostname=name
+        )
+        return made
+    while True:
+        try:
+            raw.connect(target)
+        except BlockingIOError:  # The queue of the server is full.
+            await asyncio.sleep(_RETRY_SECONDS)
+        else:
+            break
+    _, made = await loop.create_unix_connection(lambda: AsyncConnection(loop), sock=raw)
+    return made
+
+
+async def _look_up(address: Address) -> list[tuple[int, Any]]:
+    """
+    Resolve the name of a host in a thread; see `resolve`.
+
+    Names that take long do not delay what the application does in the threads of its loop.
+    """
+    host = address.host
+    if address.socket_path or ":" in host or host.replace(".", "").isdigit():
+        return resolve(address)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_lookups(), resolve, address)
+
+
+@cache
+def _lookups() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_LOOKUPS_MAX, thread_name_prefix="volcache_client-names")
+
+
+os.register_at_fork(after_in_child=_lookups.cache_clear)

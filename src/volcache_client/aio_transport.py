@@ -1,0 +1,371 @@
+"""Exchanges of the client for asyncio: a request is sent, its answer is read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
+
+from volcache_client.aio_connections import AsyncConnection, connect
+from volcache_client.connections import tls_context
+from volcache_client.errors import (
+    CacheError,
+    ClientUsageError,
+    NodeConnectionError,
+    PoolTimeoutError,
+)
+from volcache_client.http1 import (
+    TEXT_BYTES_MAX,
+    HttpExchange,
+    answer_error,
+    connect_error,
+)
+from volcache_client.messages import Answer, Opened
+from volcache_client.uploads import Upload
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from volcache_client.messages import Open, Request, Send
+    from volcache_client.nodes import Node
+    from volcache_client.options import Options
+
+_OK: Final = 200
+_CLOSED: Final = "the client was closed before the answer came"
+
+
+class AsyncTransport:
+    """Sends requests over pools of connections; used by the tasks of one loop."""
+
+    def __init__(self, options: Options) -> None:
+        """Open nothing yet; may be called outside of an event loop."""
+        self._options: Final = options
+        self._pools: Final[dict[Node, AsyncPool]] = {}
+        self._retired: Final[set[AsyncPool]] = set()
+        _all.add(self)
+
+    async def send(self, step: Send) -> Answer:
+        """
+        Send a request and read its answer.
+
+        Raises:
+            NodeError: There is none, or not all of it.
+            ClientUsageError: The client was closed meanwhile.
+        """
+        body = AsyncBody(self._pool(step.node), step.timeout)
+        try:
+            return (await body.begin(step.request, sys.maxsize)).answer()
+        finally:
+            body.close()
+
+    async def open(self, step: Open) -> Answer | Opened:
+        """
+        Send a request and read the head of its answer, and the body if it is not 200.
+
+        Raises:
+            NodeError: There is none, or not all of it.
+            ClientUsageError: The client was closed meanwhile.
+        """
+        body = AsyncBody(self._pool(step.node), step.timeout)
+        is_open = False
+        try:
+            exchange = await body.begin(step.request, 0)
+            if exchange.status != _OK:
+                await body.receive(TEXT_BYTES_MAX)
+                return exchange.answer()
+            if "Content-Length" not in exchange.headers:
+                raise NodeConnectionError(step.node.name, "an answer of unknown length")
+            is_open = True
+            return Opened(_OK, exchange.headers, body)
+        finally:
+            if not is_open:
+                body.close()
+
+    def connections(self) -> dict[Node, int]:
+        """Return the open connections of each node."""
+        return {node: pool.connections for node, pool in self._pools.items()}
+
+    def keep(self, nodes: Collection[Node]) -> None:
+        """Close the connections to all other nodes, those in use when they are free."""
+        self._retired.difference_update([one for one in self._retired if one.is_unused])
+        for node in self._pools.keys() - set(nodes):
+            pool = self._pools.pop(node)
+            pool.retire()
+            self._retired.add(pool)
+
+    async def close(self) -> None:
+        """Close all connections; what is in work fails."""
+        ending = self._close()
+        if ending:
+            await asyncio.wait(ending)
+
+    def abandon(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Close what is open without waiting, from any thread; return whether it was."""
+        if self in _of_parent:
+            return False
+        is_any = any(
+            not pool.is_closed for pool in (*self._pools.values(), *self._retired)
+        )
+        if loop.is_closed():  # The connections ended as well.
+            for pool in self._pools.values():
+                pool.is_closed = True
+        elif is_any:
+            loop.call_soon_threadsafe(self._close)
+        return is_any
+
+    def _close(self) -> list[asyncio.Future[None]]:
+        """Close all connections; return what is done when they have ended."""
+        pools = [*self._pools.values(), *self._retired]
+        return [ended for pool in pools for ended in pool.close()]
+
+    def _pool(self, node: Node) -> AsyncPool:
+        pool = self._pools.get(node)
+        if pool is None:
+            pool = self._pools[node] = AsyncPool(node, self._options)
+        return pool
+
+
+# A child process has the selector of the loop in common with its parent. Pools that were
+# deleted there would remove their connections from it, and the parent would wait for ever.
+_all: Final[WeakSet[AsyncTransport]] = WeakSet()
+_of_parent: Final[set[AsyncTransport]] = set()
+os.register_at_fork(after_in_child=lambda: _of_parent.update(_all))
+
+
+class AsyncPool:
+    """
+    Connections to one node; used by the tasks of one loop.
+
+    They are opened when no other is free, up to a limit; who waits has the next one that is
+    free. The one used last is used first, so that those of a busy time become idle.
+
+    Attributes:
+        name: Of the node.
+        is_closed: Whether `close` was called.
+    """
+
+    def __init__(self, node: Node, options: Options) -> None:
+        """Open nothing yet; called within the loop."""
+        self.name: Final = node.name
+        self.host: Final = node.address.host_header
+        self.loop: Final = asyncio.get_running_loop()
+        self._address: Final = node.address
+        self._connect_timeout: Final = options.connect_timeout
+        self._context: Final = tls_context(node.address, options.ssl_context)
+        self._size: Final = options.connections_max
+        self._used = 0
+        self._waiting: Final[deque[asyncio.Future[None]]] = deque()
+        self._idle: Final[list[AsyncConnection]] = []
+        self._opening: Final[set[asyncio.Timeout]] = set()
+        # Until their transports have ended.
+        self._all: Final[set[AsyncConnection]] = set()
+        self._is_retired = False
+        self.is_closed = False
+
+    @property
+    def connections(self) -> int:
+        """How many are in use or kept."""
+        return sum(one.is_open for one in self._all)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing is in use, and nothing waits."""
+        return not self._used
+
+    async def acquire(self, deadline: float) -> AsyncConnection | None:
+        """
+        Return the idle connection used last; None: `open` one. `release` must follow.
+
+        Raises:
+            PoolTimeoutError: All are in use until the deadline.
+            ClientUsageError: The client was closed meanwhile.
+        """
+        if self._used >= self._size:
+            await self._wait(deadline)
+        else:
+            self._used += 1
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_in_step():
+                return connection
+            connection.close()
+        return None
+
+    async def _wait(self, deadline: float) -> None:
+        """Wait for the right to use a connection."""
+        turn: asyncio.Future[None] = self.loop.create_future()
+        self._waiting.append(turn)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.release(None)  # It became free at the same moment.
+            if isinstance(error, TimeoutError):
+                text = f"all {self._size} connections are in use"
+                raise PoolTimeoutError(self.name, text) from None
+            raise
+
+    async def open(self, deadline: float) -> AsyncConnection:
+        """
+        Open a connection.
+
+        Raises:
+            NodeError: There is none, with its reason.
+            ClientUsageError: The client was closed meanwhile.
+        """
+        if self.is_closed:
+            raise ClientUsageError(_CLOSED)
+        until = min(deadline, self.loop.time() + self._connect_timeout)
+        try:
+            async with asyncio.timeout_at(until) as limit:
+                self._opening.add(limit)
+                try:
+                    made = await connect(self._address, until, self._context)
+                finally:
+                    self._opening.discard(limit)
+        except (OSError, UnicodeError) as error:
+            if self.is_closed:
+                raise ClientUsageError(_CLOSED) from error
+            raise connect_error(self.name, error) from error
+        self._all.add(made)
+        made.ended.add_done_callback(lambda _: self._all.discard(made))
+        return made
+
+    def release(self, connection: AsyncConnection | None) -> None:
+        """Take back what `acquire` or `open` has returned; close what is not reusable."""
+        if connection is not None:
+            if connection.is_reusable and not self._is_retired:
+                connection.keep()
+                self._idle.append(connection)
+            else:
+                connection.close()
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._used -= 1
+
+    def retire(self) -> None:
+        """Close those that are idle now, and the others when they are given back."""
+        self._is_retired = True
+        while self._idle:
+            self._idle.pop().close()
+
+    def close(self) -> list[asyncio.Future[None]]:
+        """Close all; what is in work fails. Return what is done when they have ended."""
+        self.is_closed = True
+        self.retire()
+        for limit in self._opening:
+            if not limit.expired():
+                limit.reschedule(self.loop.time())
+        for turn in self._waiting:
+            if not turn.done():
+                turn.set_exception(ClientUsageError(_CLOSED))
+        for connection in self._all:
+            connection.close()
+        return [connection.ended for connection in self._all]
+
+
+class AsyncBody:
+    """
+    One exchange, and the body of its answer; used by one task at a time.
+
+    It has the deadlines of `transport.Body`.
+    """
+
+    def __init__(self, pool: AsyncPool, timeout: float) -> None:
+        """Begin with the time; `close` must follow."""
+        self._pool: Final = pool
+        self._timeout: Final = timeout
+        self._until = pool.loop.time() + timeout
+        self._is_by_part = False
+        self._has_turn = False
+        self._exchange: HttpExchange
+        self._connection: AsyncConnection | None = None
+
+    async def begin(self, request: Request, wanted: int) -> HttpExchange:
+        """
+        Send the request; receive the head of the answer and some bytes of its body.
+
+        It is sent once more if a connection that was open from before was closed.
+
+        Raises:
+            NodeError: There is no answer.
+            SourceFailed: The file of an `Upload` failed.
+            ClientUsageError: The client was closed meanwhile.
+        """
+        self._is_by_part = isinstance(request.body, Upload)
+        pool = self._pool
+        self._connection = await pool.acquire(self._until)
+        self._has_turn = True
+        try:
+            if self._connection is not None:
+                try:
+                    return await self._talk(self._connection, request, wanted)
+                except (ConnectionError, ssl.SSLError):
+                    is_repeatable = request.is_repeatable and not pool.is_closed
+                    if self._exchange.has_received or not is_repeatable:
+                        raise
+                    self._connection.close()
+            self._connection = await pool.open(self._deadline())
+            return await self._talk(self._connection, request, wanted)
+        except CacheError:
+            raise
+        except OSError as error:
+            raise self._error_of(error) from error
+
+    async def _talk(
+        self, connection: AsyncConnection, request: Request, wanted: int
+    ) -> HttpExchange:
+        exchange = self._exchange = HttpExchange(request, self._pool.host)
+        connection.begin(exchange, self._deadline)
+        if not exchange.is_sent:
+            await connection.send_rest()
+            self._until = self._deadline()
+            self._is_by_part = False
+        await connection.receive(wanted)
+        return exchange
+
+    def _deadline(self) -> float:
+        if self._is_by_part:
+            return self._pool.loop.time() + self._timeout
+        return self._until
+
+    def _error_of(self, error: OSError) -> CacheError:
+        if self._pool.is_closed:
+            return ClientUsageError(_CLOSED)
+        return answer_error(self._pool.name, error)
+
+    async def read(self, size: int | None) -> bytes:
+        """
+        Return up to `size` bytes, less only at the end; None: all that is left.
+
+        Raises:
+            NodeError: It ended before its announced end, or no part of it came in time.
+            ClientUsageError: The body, or the client, is closed.
+        """
+        if not self._has_turn:
+            raise ClientUsageError("the stream is closed; read it within its block")
+        self._is_by_part = True
+        await self.receive(sys.maxsize if size is None else size)
+        return self._exchange.read(size)
+
+    async def receive(self, count: int) -> None:
+        """Receive the body until so many bytes of it are there, or all."""
+        assert self._connection is not None  # noqa: S101 - After `begin`.
+        try:
+            await self._connection.receive(count)
+        except OSError as error:
+            raise self._error_of(error) from error
+
+    def close(self) -> None:
+        """Give the connection back, or close it if the answer was not read to its end."""
+        if self._has_turn:
+            self._has_turn = False
+            self._pool.release(self._connection)
