@@ -31,7 +31,6 @@ CONDITIONS: Final = frozenset(
     {IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE}
 )
 
-ETAG_FORMAT: Final = '"%x-%08x"'
 _US_PER_SECOND: Final = 1_000_000
 
 # bjoern joins repeated headers without a comma, so tags are searched for, not split.
@@ -45,16 +44,6 @@ _DATE_LENGTH_MAX: Final = 100  # Those of RFC 9110 have 24 to 33 characters.
 
 class PreconditionFailedError(ClientError):
     """A condition of the request is false; nothing was changed."""
-
-
-def etag_of(record: Record) -> str:
-    """
-    Return the entity tag of a record, with its quotes.
-
-    It has the time stored, which no two values share, and the checksum: a value stored
-    again has another tag, and a value that is moved on the disk keeps its tag.
-    """
-    return ETAG_FORMAT % (record.stored_us, record.checksum)
 
 
 def modified_of(stored_us: int) -> int:
@@ -188,7 +177,7 @@ def _is_tag_in(header: str, record: Record | None, *, weakly: bool) -> bool:
     """Return whether a list of tags, or `*`, includes the tag of the stored record."""
     if record is None or header.strip() == "*":
         return record is not None
-    tag, found = etag_of(record), _TAG.findall(header)
+    tag, found = record.etag, _TAG.findall(header)
     return ("", tag) in found or (weakly and ("W/", tag) in found)
 
 
@@ -196,7 +185,7 @@ def _stored(record: Record | None) -> str:
     """Describe the stored file for the text of an error."""
     if record is None:
         return "no file is stored under this key"
-    return f"the stored file has the entity tag {etag_of(record)}"
+    return f"the stored file has the entity tag {record.etag}"
 
 
 def _is_if_range_true(environ: WSGIEnvironment, record: Record, now: int) -> bool:
@@ -205,6 +194,6 @@ def _is_if_range_true(environ: WSGIEnvironment, record: Record, now: int) -> boo
     if not condition:
         return True
     if condition.endswith('"'):
-        return condition == etag_of(record)
+        return condition == record.etag
     modified = modified_of(record.stored_us)
     return parse_date(condition) == modified <= now

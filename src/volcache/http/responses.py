@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from volcache import errors
 from volcache.histogram import NS_PER_SECOND
 from volcache.http.content_types import content_type_of
-from volcache.http.preconditions import (
-    ETAG_FORMAT,
-    PreconditionFailedError,
-    etag_of,
-)
+from volcache.http.preconditions import PreconditionFailedError
 from volcache.http.upload import LengthRequiredError
 
 if TYPE_CHECKING:
@@ -129,7 +125,7 @@ def stored_response(record: Record) -> Response:
     """Return the 200 for a PUT that stored a record."""
     headers = [
         ("X-Position", f"{record.volume},{record.offset},{record.size}"),
-        ("ETag", etag_of(record)),
+        ("ETag", record.etag),
         ("Content-Length", "0"),
     ]
     return OK, headers, [b""], ""
@@ -174,7 +170,7 @@ def _multipart(
     """Return headers and body of several parts: RFC 9110, 14.6."""
     content_type = dict(headers)["Content-Type"]
     # Not known before the value is stored, so that the value does not have it.
-    boundary = etag_of(record).strip('"')
+    boundary = record.etag.strip('"')
     value, pieces = memoryview(record.value), list[bytes | memoryview]()
     for part in parts:
         head = (
@@ -230,7 +226,7 @@ class ValueHeaders:
         headers = [
             ("X-Position", f"{record.volume},{record.offset},{record.size}"),
             ("X-Cache", record.source),
-            ("ETag", ETAG_FORMAT % (record.stored_us, record.checksum)),
+            ("ETag", record.etag),
             ("Content-Type", content_type_of(key, record.content_type)),
             ("Content-Length", str(record.length)),
             *_VALUE_HEADERS,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from volcache.http.content_types import content_type_of
-from volcache.http.preconditions import etag_of
 from volcache.http.responses import format_date, text_response
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def file_response(path: str, key: bytes, record: Record) -> Response:
         f"<D:getlastmodified>{modified}</D:getlastmodified>"
         f"<D:getcontentlength>{record.length}</D:getcontentlength>"
         f"<D:getcontenttype>{content_type}</D:getcontenttype>"
-        f"<D:getetag>{escape(etag_of(record))}</D:getetag>",
+        f"<D:getetag>{escape(record.etag)}</D:getetag>",
     )
 
 

@@ -171,6 +171,16 @@ class Record(NamedTuple):
     checksum: int
     source: str = "DISK"
 
+    @property
+    def etag(self) -> str:
+        """
+        The entity tag, with its quotes.
+
+        It has the time stored, which no two values share, and the checksum: a value stored
+        again has another tag, and a value that is moved on the disk keeps its tag.
+        """
+        return f'"{self.stored_us:x}-{self.checksum:08x}"'
+
 
 # The fields of a `Record`, in their order.
 RecordFields = tuple[

@@ -12,7 +12,6 @@ from support.fake_cache import FakeCache
 from volcache import errors
 from volcache.http import preconditions, upload
 from volcache.http.content_types import content_type_of
-from volcache.http.preconditions import etag_of
 from volcache.http.responses import ValueHeaders, format_date, status_of, text_response
 from volcache.store.format import Record
 
@@ -80,15 +79,15 @@ def test_text_is_one_line() -> None:
 def test_etag_depends_on_time_and_value(record: Record) -> None:
     """A value stored again has another tag."""
     record = record._replace(stored_us=0x1234, checksum=0xBEEF)
-    assert etag_of(record) == '"1234-0000beef"'
+    assert record.etag == '"1234-0000beef"'
     others = [record._replace(stored_us=0x1235), record._replace(checksum=9)]
-    assert len({etag_of(record), *map(etag_of, others)}) == 3
+    assert len({record.etag, *(other.etag for other in others)}) == 3
 
 
 def test_hit_has_all_headers(record: Record) -> None:
     """Without a stored type, the type is guessed."""
     assert headers_at(NOW_NS).make(b"a/b.json", record) == [
-        *(("X-Position", "3,64,72"), ("X-Cache", "DISK"), ("ETag", etag_of(record))),
+        *(("X-Position", "3,64,72"), ("X-Cache", "DISK"), ("ETag", record.etag)),
         *(("Content-Type", "application/json"), ("Content-Length", "5")),
         *(("Accept-Ranges", "bytes"), ("X-Content-Type-Options", "nosniff")),
         ("Content-Security-Policy", "sandbox"),
