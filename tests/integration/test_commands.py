@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,11 @@ import requests
 
 from support.command_line import run_volcache
 from support.process import MIB, ServerProcess, Servers
+from volcache_client import Client
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration, pytest.mark.slow]
 
+ADMIN: Final = "run-me"
 READ: Final = "read-me"
 WRITE: Final = "write-me"
 
@@ -22,7 +25,9 @@ WRITE: Final = "write-me"
 @pytest.fixture
 def server(servers: Servers) -> Iterator[ServerProcess]:
     """One instance with tokens."""
-    with servers.server(read_token=READ, write_token=WRITE) as server:
+    with servers.server(
+        read_token=READ, write_token=WRITE, admin_token=ADMIN
+    ) as server:
         yield server
 
 
@@ -31,7 +36,8 @@ def run(
 ) -> tuple[int, bytes, str]:
     """Run a command with tokens; return its exit code, its output and its errors."""
     words = [argv[0], "-t", server.url, *argv[1:]]
-    done = run_volcache(*words, data=data, read_token=READ, write_token=write)
+    tokens = {"read_token": READ, "write_token": write, "admin_token": ADMIN}
+    done = run_volcache(*words, data=data, **tokens)
     return done.returncode, done.stdout, done.stderr.decode()
 
 
@@ -68,7 +74,7 @@ def test_value_that_is_too_large_is_refused_with_the_limit(
     ):
         code, out, err = run(server, *argv, data=data)
         assert (code, out) == (1, b"")
-        assert err.startswith(f"volcache: {server.url}: k: 413 value is at least ")
+        assert err.startswith(f"volcache: {server.url[7:]}: k: 413 value is ")
         assert err.endswith(" bytes long; allowed are 0 to 1048576\n")
 
 
@@ -117,3 +123,51 @@ def test_keys_are_deleted_whether_or_not_others_are_there(
     )
     assert run(server, "get", "y")[0] == 1
     assert run(server, "rm", "-f", "x", "gone") == (0, b"", "")
+
+
+def test_keys_are_listed_and_described(server: ServerProcess) -> None:
+    """Those with a prefix, percent-encoded; `get --encoded` takes them as they are."""
+    keys = [f"ls/{number} %\udcff?" for number in range(12)]
+    for key in (*keys, "other"):
+        assert run(server, "put", key, "--max-age", "99", data=b"value")[0] == 0
+    code, out, err = run(server, "ls", "ls/1")
+    assert (code, err) == (0, "")
+    assert sorted(out.split()) == [
+        b"ls/%s%%20%%25%%FF%%3F" % n for n in (b"1", b"10", b"11")
+    ]
+    assert run(server, "get", "--encoded", out.split()[0].decode())[1] == b"value"
+    rows = [json.loads(line) for line in run(server, "ls", "--json")[1].splitlines()]
+    assert rows[-1] == {"summary": {"keys": 13, "failed": 0}}
+    assert {"key": "other"} in rows
+    assert run(server, "ls", "none") == (0, b"", "")
+    code, out, err = run(server, "ls", "ls/", "127.0.0.1:1")
+    assert (code, len(out.split())) == (1, 12)  # The other instance is listed.
+    assert err == "volcache: 127.0.0.1:1: cannot connect: Connection refused\n"
+
+    found = json.loads(run(server, "stat", keys[0], "--json")[1])
+    assert (found["size"], 95 < found["ttl"] <= 99) == (5, True)
+    lines = run(server, "stat", keys[0])[1].decode().splitlines()
+    assert [line.split()[0] for line in lines] == [name.split("_")[0] for name in found]
+    assert run(server, "stat", "gone") == (1, b"", "volcache: gone: not found\n")
+
+
+def test_keys_of_several_instances_are_those_of_the_client(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """`VOLCACHE_TARGET` names them; each key is on one of them."""
+    with servers.server() as first, servers.server() as second:
+        urls = [first.url, second.url]
+        client = Client([(url, 3) for url in urls])
+        lines = [f"server {url[7:]} weight=3;\n" for url in urls]
+        (tmp_path / "list").write_text("".join(lines))
+        listed = str(tmp_path / "list")
+        for number in range(20):
+            key, value = f"shared/{number}", b"%d" % number
+            done = run_volcache("put", key, data=value, target=listed)
+            assert (done.returncode, client.get(key)) == (0, value)
+            assert run_volcache("get", key, target=listed).stdout == value
+            assert run_volcache("stat", key, target=listed).returncode == 0
+        keys = [f"shared/{number}" for number in range(20)]
+        assert run_volcache("rm", *keys, target=listed).returncode == 0
+        assert client.get_many(keys) == {}
+        client.close()

@@ -15,8 +15,11 @@ import argparse
 import json
 import logging
 import sys
+import tomllib
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -49,6 +52,28 @@ class Command:
     epilog: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int | None]  # The exit code; None: EXIT_OK.
+
+
+def command(
+    name: str,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    run: Callable[[argparse.Namespace], int | None],
+) -> Command:
+    """Return a command whose help is in commands.toml."""
+    help_ = _helps()[name]
+    return Command(
+        name=name,
+        text=help_["text"],
+        epilog=help_["epilog"],
+        add_arguments=add_arguments,
+        run=run,
+    )
+
+
+@cache
+def _helps() -> dict[str, dict[str, str]]:
+    text = files("volcache.cli").joinpath("commands.toml").read_text("utf-8")
+    return tomllib.loads(text)
 
 
 def seconds(most: float, *, least: float = 0.0) -> Callable[[str], float]:

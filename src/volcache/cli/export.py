@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from volcache.cli.archive import LeftOutError, write_end, write_value
 from volcache.cli.command import FILES, Line, completing, offline_command
 from volcache.cli.progress import above, progress
-from volcache.cli.signals import exit_on_sigterm
-from volcache.cli.streams import STANDARD, writing
+from volcache.cli.streams import STANDARD, exit_on_sigterm, writing
 from volcache.errors import ConfigError, DamagedRecordError
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.format import decode_record

@@ -17,7 +17,7 @@ import tty
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from volcache.cli.signals import exit_on_sigterm
+from volcache.cli.streams import exit_on_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

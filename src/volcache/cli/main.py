@@ -1,7 +1,8 @@
 """
 The command line: arguments in, exit code out.
 
-Each command is a module of this package with a constant `COMMAND`. Only modules of this
+Each command is in a module of this package with a constant `COMMAND`, or one of several
+`COMMANDS`. Only modules of this
 package print. The exit codes are those of `command.py`.
 """
 
@@ -41,14 +42,15 @@ from volcache.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# One module per command. Only the module of the command that runs is imported: a server
-# does not load the tools, and `serve` reports a wrong setting without any package.
-MODULES: Final = (
-    *("serve", "config", "stats", "cluster", "dashboard"),
-    *("get", "put", "rm", "purge"),
-    *("check", "repair", "dump", "export", "import_"),
-    *("files", "gate", "completion"),
-)
+# The commands and their modules. Only the module of the command that runs is imported: a
+# server does not load the tools, and `serve` reports a wrong setting without any package.
+MODULES: Final = {
+    **{name: name for name in ("serve", "config", "stats", "cluster", "dashboard")},
+    **dict.fromkeys(("get", "put", "rm", "stat", "ls", "purge"), "values"),
+    **{name: name for name in ("check", "repair", "dump", "export")},
+    "import": "import_",
+    **{name: name for name in ("files", "gate", "completion")},
+}
 
 # The closest class in the method resolution order of an error decides.
 EXIT_CODES: Final[dict[type[VolcacheError], int]] = {
@@ -242,9 +244,8 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     _add_version(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    named = [module for module in MODULES if [*argv[:1]] == [module.removesuffix("_")]]
-    for module in named or MODULES:
-        command: Command = import_module(f"volcache.cli.{module}").COMMAND
+    for name in [*argv[:1]] if argv and argv[0] in MODULES else MODULES:
+        command = _command(name)
         sub = commands.add_parser(
             command.name,
             help=command.text,
@@ -258,6 +259,13 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
         command.add_arguments(sub)
         sub.set_defaults(command=command, parser=sub)
     return parser
+
+
+def _command(name: str) -> Command:
+    module = import_module(f"volcache.cli.{MODULES[name]}")
+    found: Command
+    found = module.COMMANDS[name] if hasattr(module, "COMMANDS") else module.COMMAND
+    return found
 
 
 def _add_version(parser: argparse.ArgumentParser) -> None:

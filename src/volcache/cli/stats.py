@@ -9,7 +9,6 @@ import textwrap
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from volcache.cli.client import DEFAULT_TARGET, SECONDS_MAX
 from volcache.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
@@ -19,8 +18,9 @@ from volcache.cli.command import (
     seconds,
 )
 from volcache.cli.keyboard import QUIT, keyboard
+from volcache.cli.values import SECONDS_MAX, add_targets, targets_of
 from volcache.errors import ConfigError, InstanceError
-from volcache.fleet.remote import Stats, each, fetch_stats, url_of
+from volcache.fleet.remote import Stats, each, fetch_stats
 
 if TYPE_CHECKING:
     import argparse
@@ -37,14 +37,7 @@ Found = list[tuple[str, Stats | InstanceError]]
 
 def _add_stats_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the addresses of the instances and the output format."""
-    parser.add_argument(
-        "targets",
-        nargs="*",
-        default=[DEFAULT_TARGET],
-        metavar="TARGET",
-        help="an instance: HOST:PORT, a URL, or the URL of its page /-/"
-        f" (default: {DEFAULT_TARGET})",
-    )
+    add_targets(parser)
     parser.add_argument("--once", action="store_true", help="print one report and exit")
     parser.add_argument(
         "--json", action="store_true", help="print all numbers as JSON, once"
@@ -70,7 +63,7 @@ def _stats(arguments: argparse.Namespace) -> int:
     # Imported here, so that other commands do not load it.
     from volcache.monitoring.terminal import report  # noqa: PLC0415
 
-    urls = list(dict.fromkeys(map(url_of, arguments.targets)))
+    urls = [target.url for target in targets_of(arguments)]
     seconds = arguments.interval or REFRESH_SECONDS
     if arguments.json:
         is_whole = not arguments.interval

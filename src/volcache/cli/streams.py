@@ -1,14 +1,19 @@
-"""Files and standard streams whose contents a command reads or writes: FILE, or `-`."""
+"""
+Files and standard streams whose contents a command reads or writes: FILE, or `-`.
+
+Also the signals that end a command, so that it can put back what it has changed.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, BinaryIO, Final
 
 from volcache.cli.command import FileError, OutputError
 
@@ -17,10 +22,11 @@ if TYPE_CHECKING:
 
 STANDARD: Final = "-"
 _MODE: Final = 0o666  # Less what the umask forbids.
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def reading(name: str) -> Iterator[IO[bytes]]:
+def reading(name: str) -> Iterator[BinaryIO]:
     """
     Yield a file, or standard input, for reading.
 
@@ -97,3 +103,25 @@ def _replacing(path: Path, mode: int) -> Iterator[IO[bytes]]:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """
+    Let SIGTERM and SIGHUP raise `SystemExit` with 128 + their number. Main thread only.
+
+    A signal that is ignored, as after `nohup`, stays ignored.
+    """
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -21,9 +21,9 @@ def test_file_stays_as_it_was_unless_all_of_the_value_arrives(
     file, new = tmp_path / "file", tmp_path / "new"
     file.write_text("before")
     for answer, reason in (
-        (CUT, "the connection was closed in the middle of"),
-        (CUT_CHUNK, "the connection was closed in the middle of"),
-        (b"SSH-2.0-OpenSSH\r\n", "the response is not from volcache"),
+        (CUT, "disconnected within the answer"),
+        (CUT_CHUNK, "an answer of unknown length"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "not an answer of HTTP/1"),
         (MISS, "not found"),
         (
             b"HTTP/1.1 401 no\r\n\r\ntoken needed\n",
