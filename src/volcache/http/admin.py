@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from volcache.cache import Cache
     from volcache.http.responses import Response
+    from volcache.monitoring.prometheus import MetricsRenderer
     from volcache.monitoring.snapshot import Monitor
 
 ALLOW: Final = ("Allow", "GET, HEAD, OPTIONS")
@@ -96,8 +97,8 @@ class Admin:
         self._cache, self._stalled = cache, stalled
         self.set_access(token, hosts)
         stats = status.requests if status else RequestStats()
-        self._refusals = refusals or Refusals(stats.refused)
-        self._limit = limit or GuessLimit()
+        refusals = refusals or Refusals(stats.refused)
+        self._refusals, self._limit = refusals, limit or GuessLimit()
         # What the token is needed for, by path: called if it is right.
         self._actions: dict[str, Callable[[WSGIEnvironment], Response]] = {
             "/-/flush": lambda _environ: self._flush(),
@@ -110,9 +111,7 @@ class Admin:
             "/-/": lambda _environ: page_response(),
             "/-/healthy": lambda _environ: self._healthy(),
             "/-/ready": lambda _environ: self._ready(),
-            KEYS_PATH: lambda environ: (
-                self._refusal(KEYS_PATH, environ) or _keys(cache, environ)
-            ),
+            KEYS_PATH: self._keys,
         }
         if status:
             # Imported here: the dashboard uses this module, and has no metrics.
@@ -120,11 +119,7 @@ class Admin:
 
             metrics = MetricsRenderer(partial(status.snapshot, volumes=metrics_volumes))
             self._readers["/-/stats"] = partial(_stats, status)
-            self._readers["/-/metrics"] = lambda environ: _data_response(
-                environ,
-                *metrics.render(environ.get("HTTP_ACCEPT", "")),
-                vary="Accept, Accept-Encoding",
-            )
+            self._readers["/-/metrics"] = partial(_metrics, metrics)
 
     def set_access(self, token: str, hosts: Sequence[str]) -> None:
         """Take over another token and other names from now on."""
@@ -212,6 +207,15 @@ class Admin:
             _CHALLENGE,
         )
 
+    def _keys(self, environ: WSGIEnvironment) -> Response:
+        refusal = self._refusal(KEYS_PATH, environ)
+        if refusal is not None:
+            return refusal
+        page = list_keys(self._cache.store, environ.get("QUERY_STRING", ""))
+        return _data_response(
+            environ, "application/x-ndjson", page, vary="Accept-Encoding, Authorization"
+        )
+
     def _flush(self) -> Response:
         self._cache.flush()
         return text_response(HTTPStatus.OK, "flushed")
@@ -232,13 +236,6 @@ class Admin:
         return text_response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {problem}")
 
 
-def _keys(cache: Cache, environ: WSGIEnvironment) -> Response:
-    page = list_keys(cache.store, environ.get("QUERY_STRING", ""))
-    return _data_response(
-        environ, "application/x-ndjson", page, vary="Accept-Encoding, Authorization"
-    )
-
-
 def _stats(status: Monitor, environ: WSGIEnvironment) -> Response:
     """Return the statistics; without the list of volumes for the query `volumes=0`."""
     query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
@@ -256,6 +253,11 @@ def _stats(status: Monitor, environ: WSGIEnvironment) -> Response:
         encode_stats(snapshot),
         vary="Accept-Encoding",
     )
+
+
+def _metrics(metrics: MetricsRenderer, environ: WSGIEnvironment) -> Response:
+    content_type, body = metrics.render(environ.get("HTTP_ACCEPT", ""))
+    return _data_response(environ, content_type, body, vary="Accept, Accept-Encoding")
 
 
 def is_own_host(host: str, names: Container[str]) -> bool:
