@@ -8,7 +8,7 @@ from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from volcache.cli.command import COMPLETES, Line, offline_command
+from volcache.cli.command import Line, offline_command
 from volcache.cli.progress import above, progress
 from volcache.hot.versions import is_damaged
 from volcache.store.directory import HOT
@@ -87,25 +87,6 @@ def _summary(
     return Line(text, summary=summary)
 
 
-_EPILOG: Final = f"""\
-Each line is one finding: "damaged" (a record or file that fails its check), "torn" (a
-record that was being written when the process died) or "note" (what else a killed process
-leaves). The last line is a summary.
-{COMPLETES}
-
-With --json, a finding has "kind" (record: a stored record is damaged; file: another file
-is; torn; note), "file", "offset" and "what". The summary has "directory", "damaged",
-"volumes", "records", "keys" (live ones), "bytes", "findings" (by kind) and "seconds".
-
-exit code: 0 no damage; 1 damage, or DIR cannot be read
-examples:
-  volcache check /srv/volcache/1234
-  volcache check --json /srv/volcache/1234 | tail -1
-"""
-
 COMMAND: Final = offline_command(
-    "check",
-    "Verify a mount point and report damage; nothing is changed.",
-    _EPILOG,
-    lambda arguments, report: check(arguments.directory, report),
+    "check", lambda arguments, report: check(arguments.directory, report)
 )

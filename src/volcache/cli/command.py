@@ -38,10 +38,6 @@ EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as in a shell.
 FILES: Final = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 FOLDERS: Final = {"bash": "_shtab_compgen_dirs", "zsh": "_files -/", "tcsh": "d"}
 
-# For the epilogs of commands that use `output`.
-COMPLETES: Final = """\
-If the reader of the output goes away, as after "| head", the command still completes."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
@@ -60,14 +56,19 @@ def command(
     run: Callable[[argparse.Namespace], int | None],
 ) -> Command:
     """Return a command whose help is in commands.toml."""
-    help_ = _helps()[name]
+    found = help_of(name)
     return Command(
         name=name,
-        text=help_["text"],
-        epilog=help_["epilog"],
+        text=found["text"],
+        epilog=found["epilog"],
         add_arguments=add_arguments,
         run=run,
     )
+
+
+def help_of(name: str) -> dict[str, str]:
+    """Return `text` and `epilog` of a command."""
+    return _helps()[name]
 
 
 @cache
@@ -153,8 +154,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def offline_command(
     name: str,
-    text: str,
-    epilog: str,
     work: Callable[[argparse.Namespace, Callable[[str], None]], bool],
     add_more: Callable[[argparse.ArgumentParser], None] = lambda _: None,
     writes_output: Callable[[argparse.Namespace], bool] = lambda _: False,
@@ -164,8 +163,6 @@ def offline_command(
 
     Args:
         name: Of the command.
-        text: Its help.
-        epilog: Likewise.
         work: Is given the arguments, and what prints a line; returns whether all is well.
         add_more: Adds the other arguments.
         writes_output: Whether it writes to standard output itself; then lines are printed
@@ -186,9 +183,7 @@ def offline_command(
         with output(as_json=arguments.json, file=file) as report:
             return EXIT_OK if work(arguments, report) else EXIT_FAILED
 
-    return Command(
-        name=name, text=text, epilog=epilog, add_arguments=add_arguments, run=run
-    )
+    return command(name, add_arguments, run)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from volcache.cli.command import Command, print_line
+from volcache.cli.command import command, print_line
 
 if TYPE_CHECKING:
     import argparse
@@ -32,21 +32,4 @@ def _run(arguments: argparse.Namespace) -> None:
     print_line(script(arguments.shell))
 
 
-_EPILOG: Final = """\
-The script completes commands, options, files and folders. It is made from the commands of
-this version: make it again after an update.
-
-exit code: 0 done; 2 a wrong argument
-examples:
-  eval "$(volcache completion bash)"
-  volcache completion bash > /etc/bash_completion.d/volcache
-  volcache completion zsh > /usr/local/share/zsh/site-functions/_volcache
-"""
-
-COMMAND: Final = Command(
-    name="completion",
-    text="Print the script that completes arguments in a shell.",
-    epilog=_EPILOG,
-    add_arguments=_add_arguments,
-    run=_run,
-)
+COMMAND: Final = command("completion", _add_arguments, _run)

@@ -9,7 +9,14 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from volcache.advice import warnings
-from volcache.cli.command import EXIT_OK, EXIT_USAGE, Command, add_settings, print_line
+from volcache.cli.command import (
+    EXIT_OK,
+    EXIT_USAGE,
+    add_settings,
+    command,
+    help_of,
+    print_line,
+)
 from volcache.config import Sources
 from volcache.errors import ConfigError
 from volcache.ring import load_ring
@@ -20,16 +27,6 @@ if TYPE_CHECKING:
 
     from volcache.config import Reading
 
-_EPILOG: Final = """\
-Reads the settings as "volcache serve" does: defaults, CONFIG, the environment, --set.
-All wrong settings are listed, each with what is allowed. Warnings are about settings that
-are allowed, but may not be what you want; they do not change the exit code.
-
-exit code: 0 the settings are allowed; 2 they are not
-examples:
-  volcache config check /etc/volcache/volcache.toml
-  volcache config check /etc/volcache/volcache.toml --instance 1234 --show"""
-
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
@@ -37,7 +34,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "check",
         help="List all wrong settings.",
         description="List all wrong settings.",
-        epilog=_EPILOG,
+        epilog=help_of("config")["epilog"],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_settings(check)
@@ -83,10 +80,4 @@ def _shown(reading: Reading) -> Iterator[str]:
         yield f"{row:<{width}}  # {source}"
 
 
-COMMAND: Final = Command(
-    name="config",
-    text="Check the settings of an instance.",
-    epilog=_EPILOG,
-    add_arguments=_add_arguments,
-    run=_run,
-)
+COMMAND: Final = command("config", _add_arguments, _run)

@@ -98,26 +98,4 @@ def _run(arguments: argparse.Namespace, _: object) -> bool:
     return True
 
 
-_EPILOG: Final = """\
-columns: volume, seq (its sequence number), ring, offset, size, stored, expires
-  (milliseconds since 1970, 0 = never), content type, state (live, superseded, expired,
-  purged, damaged, tombstone), key (percent-encoded); an empty column is a dash. A record
-  with a damaged header is not listed: "volcache check" reports it.
-
-With --json, a record has a field for each column: "volume", "seq", "ring", "offset",
-"size", "stored", "expires", "type", "state" and "key"; with --keys only the last. The
-summary has "directory", "records" (all of them) and "states" (records by state).
-
-exit code: 0 done, also if the reader of the output goes away; 1 DIR cannot be read
-examples:
-  volcache dump /srv/volcache/1234 | head
-  volcache dump --keys /srv/volcache/1234
-"""
-
-COMMAND: Final = offline_command(
-    "dump",
-    "List the records of a mount point by ring, oldest volume first.",
-    _EPILOG,
-    _run,
-    _add_keys,
-)
+COMMAND: Final = offline_command("dump", _run, _add_keys)

@@ -116,29 +116,6 @@ def _run(arguments: argparse.Namespace, report: Callable[[str], None]) -> bool:
     return not left_out
 
 
-_EPILOG: Final = """\
-FILE is a tar archive with a member for each value, under its key; "tar tvf FILE" lists
-them. PAX records have what a file does not: content types, encodings, cache directives,
-flags, lifetimes and checksums, for "volcache import". Damaged values are left out and
-listed, the last line is a summary; with the archive on standard output, they are printed on
-standard error. FILE gets its name when it is complete; an import of an archive that was cut
-off fails at its end.
-
-With --json, a line has "key" (percent-encoded) and "left_out" (why). The summary has
-"directory", "archive", "files", "bytes" (of their values) and "left_out" (how many).
-
-exit code: 0 every value is in the archive; 1 some were left out, or DIR or FILE cannot be
-  used; 2 a wrong argument
-examples:
-  volcache export /srv/volcache/1234 values.tar
-  volcache export /srv/volcache/1234 | zstd > values.tar.zst
-"""
-
 COMMAND: Final = offline_command(
-    "export",
-    "Write the live values of a mount point to a tar archive.",
-    _EPILOG,
-    _run,
-    _add_archive,
-    lambda arguments: arguments.archive == STANDARD,
+    "export", _run, _add_archive, lambda arguments: arguments.archive == STANDARD
 )

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from volcache.cli.command import FOLDERS, Command, completing, output, print_line
+from volcache.cli.command import FOLDERS, command, completing, output, print_line
 from volcache.errors import ConfigError, FolderError
 from volcache.shipped import shipped_files, shipped_root
 from volcache.text import counted
@@ -116,22 +116,4 @@ def _umask() -> int:
     return mask
 
 
-_EPILOG: Final = """\
-DIR then has the folders nginx, systemd, conf/prometheus and conf/grafana, the sample
-conf/volcache.toml with every setting at its default, and docs with the manual of
-operations and the manual page: the paths that the documentation names. A file in DIR with
-the same contents is left as it is; if one has others, nothing is written without --force.
-
-exit code: 0 done; 1 a file cannot be written, or would be replaced; 2 a wrong argument
-examples:
-  volcache files --list
-  volcache files /opt/volcache
-"""
-
-COMMAND: Final = Command(
-    name="files",
-    text="Write the files of nginx, systemd, Prometheus and Grafana to a folder.",
-    epilog=_EPILOG,
-    add_arguments=_add_arguments,
-    run=_run,
-)
+COMMAND: Final = command("files", _add_arguments, _run)

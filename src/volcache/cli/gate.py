@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from volcache.cli.command import EXIT_FAILED, EXIT_OK, Command, print_line
+from volcache.cli.command import EXIT_FAILED, EXIT_OK, command, print_line
 from volcache.errors import BuildError
 from volcache.server.gate_build import build, has_gate, installed_bjoern
 
@@ -47,23 +47,4 @@ def _run(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-_EPILOG: Final = """\
-The gate checks requests before bjoern parses them, closes slow and idle connections, and
-answers plain GETs without Python. "pip install" builds bjoern without it: run this command
-once after each installation of bjoern. It downloads bjoern's source with pip and installs
-it into the environment of this command. Needs a C compiler and the headers of libev and
-Python; on Debian: apt-get install gcc libc6-dev libev-dev python3-dev
-
-exit code: 0 done; 1 failed, or with --check: there is no gate; 2 a wrong argument
-examples:
-  volcache gate
-  volcache gate --check
-"""
-
-COMMAND: Final = Command(
-    name="gate",
-    text="Build bjoern with the gate into this environment.",
-    epilog=_EPILOG,
-    add_arguments=_add_arguments,
-    run=_run,
-)
+COMMAND: Final = command("gate", _add_arguments, _run)

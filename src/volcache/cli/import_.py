@@ -19,23 +19,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from volcache.cli.archive import ArchiveReader, LeftOutError
 from volcache.cli.command import (
-    COMPLETES,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
     FILES,
     FOLDERS,
-    Command,
     FileError,
     Line,
     add_json,
+    command,
     completing,
     output,
     silence_log,
 )
 from volcache.cli.progress import above, progress
 from volcache.cli.streams import STANDARD, reading, source_name
-from volcache.config import ENVIRONMENT_PREFIX, Sources
+from volcache.config import Sources
 from volcache.errors import (
     ClientError,
     ConfigError,
@@ -367,34 +366,4 @@ def _run(arguments: argparse.Namespace) -> int:
     return EXIT_FAILED if outcome.left_out or outcome.overflows else EXIT_OK
 
 
-_EPILOG: Final = f"""\
-Each file of the archive is stored under its name, as by a PUT; the value of a key that
-exists is replaced. Files that a PUT would refuse, links and special files are left out and
-listed. The limits are settings: give the command those of the server, in CONFIG or in the
-environment. An existing mount point keeps its volumes unless volume_size or volume_num is
-set. Ctrl-C ends the command between two files.
-If "volcache export" wrote the archive, keys, content types, encodings, cache directives,
-flags and lifetimes are restored, but no lifetime is longer than max_ttl. A value that is
-not what was exported is left out; one that has expired is not stored. Other files have no
-content type (it is guessed from the name), and expire after default_ttl.
-{COMPLETES}
-
-With --json, a line has "key" (percent-encoded) and "left_out" (why), or "note". The
-summary has "directory", "files", "bytes" (of their values), "left_out" (how many),
-"expired", "overflows", "interrupted", "overwritten" (records) and "seconds".
-
-exit code: 0 every file is stored; 1 some were left out or overwritten, or DIR or FILE
-  cannot be used; 2 a wrong argument or setting; 130 interrupted
-examples:
-  volcache import /srv/volcache/1234 values.tar
-  tar -C /srv/tiles -c . | volcache import /srv/volcache/1234
-  {ENVIRONMENT_PREFIX}VOLUME_NUM=40 volcache import --config my.toml data values.tar
-"""
-
-COMMAND: Final = Command(
-    name="import",
-    text="Store the files of a tar archive in a mount point.",
-    epilog=_EPILOG,
-    add_arguments=_add_arguments,
-    run=_run,
-)
+COMMAND: Final = command("import", _add_arguments, _run)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from volcache.cli.command import COMPLETES, Line, offline_command
+from volcache.cli.command import Line, offline_command
 from volcache.cli.progress import above, progress
 from volcache.hot.versions import is_damaged
 from volcache.store.directory import (
@@ -277,24 +277,7 @@ class _Repair:
             self._fail(name, f"cannot be written: {error.strerror or error}")
 
 
-_EPILOG: Final = f"""\
-Each line is one file that was rewritten, or could not be. The last line is a summary.
-Damaged records stay damaged: "volcache check" reports them. Files that do not match
-META.txt are left out, and with them all volumes in which values may be outdated, or purged
-if PURGE.txt is not the right one: put back the right files first, if you have them. An
-interrupted repair can be run again.
-{COMPLETES}
-
-With --json, a line has "file", "written" (false: it could not be) and "what". The summary
-has "directory", "volumes", and the numbers of files "written" and "failed".
-
-exit code: 0 done; 1 a file cannot be written, or DIR cannot be used
-example: volcache repair /srv/volcache/1234
-"""
-
 COMMAND: Final = offline_command(
     "repair",
-    "Rewrite index files and META.txt from the volumes.",
-    _EPILOG,
     lambda arguments, report: repair(arguments.directory, OsFileSystem(), report),
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from volcache.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
-    Command,
+    command,
     complain,
     print_line,
     seconds,
@@ -212,28 +212,4 @@ def _fitted(lines: list[str]) -> list[str]:
     return [*fitted[: room - 1], f"... {hidden} more lines"]
 
 
-_STATS_EPILOG: Final = """\
-With a terminal, the report refreshes until "q" or Ctrl-C. Otherwise, and with --once,
-it is printed once. Rates are those since the previous report; in the first one, those since
-the start. Percentiles (p50, p99) are right within a factor of two.
-
---json prints everything that /-/stats has, of one instance as an object, of several as a
-list of {"target": URL, "stats": {...}} or {"target": URL, "error": "..."}. Sizes are in
-bytes, times in seconds. Durations have "count", "mean", "p50", "p90", "p99", "p999" and
-"max" (the upper end of the last bucket); all but "count" are null if there were none. With
---interval, each is one line.
-
-exit code: 0 done, also by "q"; 1 an instance did not answer; 2 a wrong argument; 130 Ctrl-C
-examples:
-  volcache stats
-  volcache stats 10.0.0.7:1234 10.0.0.8:1234 --once
-  volcache stats http://10.0.0.7:1234 --json
-"""
-
-COMMAND: Final = Command(
-    name="stats",
-    text="Show the numbers of running instances, every second until q or Ctrl-C.",
-    epilog=_STATS_EPILOG,
-    add_arguments=_add_stats_arguments,
-    run=_stats,
-)
+COMMAND: Final = command("stats", _add_stats_arguments, _stats)
