@@ -23,8 +23,7 @@ from support.nginx import with_mode
 from support.process import ADMIN_TOKEN, SHARED, ServerProcess
 from support.ringed import list_of, misdirected, ringed
 from support.waiting import wait_until
-from volcache.fleet.summary import poll
-from volcache.fleet.targets import read_targets
+from volcache.fleet.collector import FleetCollector
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -72,7 +71,7 @@ def assert_told(cluster: Cluster, others: list[ServerProcess]) -> None:
     """Check that instances count what they refuse, and that `cluster status` shows it."""
     refused = [misdirected(other) for other in others]
     assert all(sum(one[kind] for one in refused) for kind in ("read", "write"))
-    rows = poll(read_targets(list(cluster.instances)), timeout=1)
+    rows = FleetCollector(list(cluster.instances), timeout=1).poll()
     assert any("misdirected" in row.health.problem for row in rows)
 
 

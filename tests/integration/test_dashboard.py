@@ -103,7 +103,7 @@ def test_half_of_the_instances_are_down(
     browser: Browser, fleet: dict[str, str]
 ) -> None:
     """The worst are first, each with its reason; the browser asks the dashboard only."""
-    with served(*fleet.values()) as (url, _):
+    with served(*fleet.values()) as url:
         tab = look(browser, url)
         assert tab.text("verdict").startswith(
             "Problems: 3 of 6 instances are down, 2 are degraded. "
@@ -118,11 +118,11 @@ def test_half_of_the_instances_are_down(
             *(fleet["refusing"], fleet["hung"], fleet["wrong"])
         }
         assert "Connection refused" in row_of(tab, fleet["refusing"])
-        assert "no answer within 1 s" in row_of(tab, fleet["hung"])
+        assert "no answer within 3 s" in row_of(tab, fleet["hung"])
         assert "the response is not from volcache" in row_of(tab, fleet["wrong"])
         assert "7 write errors, the last" in row_of(tab, fleet["failing"])
         shown = row_of(tab, fleet["markup"])
-        assert shown.count(MARKUP) == 3
+        assert shown.count(MARKUP) == 1  # The rest is in a title.
         assert tab.page.locator("tbody :is(script, img)").count() == 0
         everything = tab.page.content().partition("<script>")[0]
         assert not [word for word in ODD if word in everything]
@@ -133,7 +133,7 @@ def test_page_of_each_instance_is_served_by_the_dashboard(
     browser: Browser, fleet: dict[str, str]
 ) -> None:
     """The browser asks the dashboard only; a hung instance is not waited for."""
-    with served(*fleet.values()) as (url, _):
+    with served(*fleet.values()) as url:
         tab = look(browser, url)
         asked: list[str] = []
         tab.page.on("request", lambda request: asked.append(request.url))
@@ -144,7 +144,7 @@ def test_page_of_each_instance_is_served_by_the_dashboard(
         tab.page.wait_for_url(url)
         tab.wait_for("link", "Live")
         follow(tab, fleet["hung"])
-        tab.wait_for("as-of", "status 502: no answer within 1 s")
+        tab.wait_for("as-of", "status 502: no answer within 3 s")
         assert asked
         assert all(one.startswith(url) for one in asked)
         assert [text for text in tab.complaints if "502" not in text] == []
@@ -168,7 +168,7 @@ def test_figures_are_those_of_a_real_instance(browser: Browser, tmp_path: Path) 
         StatsServer(empty_stats()) as other,
     ):
         address = address_of(server)
-        with served(address, address_of(other)) as (url, _):
+        with served(address, address_of(other)) as url:
             tab = look(browser, url)
             assert tab.text("verdict") == "OK: All 2 instances are healthy."
             with Talk(server.port) as client:
@@ -179,20 +179,9 @@ def test_figures_are_those_of_a_real_instance(browser: Browser, tmp_path: Path) 
                     )
             tab.wait_for("hits-big", "75.0 %")
             assert "75.0 %" in row_of(tab, address)
-            # The charts have a point less often than the figures.
-            heads = ("Requests per second", "Hit ratio", "p99")
-            expected = [f"{head} over 1 min: " for head in heads]
-            charts = tab.page.locator("tbody tr", has_text=address)
-            wait_until(
-                lambda: all(
-                    (svg.get_attribute("aria-label") or "").startswith(head)
-                    for svg, head in zip(
-                        charts.locator("svg[role=img]").all(), expected, strict=False
-                    )
-                ),
-                "a point of each chart",
-            )
-            assert charts.locator("svg[role=img]").count() >= len(expected)
+            chart = tab.page.locator("tbody tr svg[role=img]").first
+            label = chart.get_attribute("aria-label") or ""
+            assert label.startswith("Requests per second over 1 min: ")
             own = own_page(browser, server)
             server.kill()
             tab.wait_for("verdict", "1 of 2 instances is down")
@@ -215,7 +204,7 @@ def test_list_of_instances_is_read_again_when_it_changes(
     with StatsServer(empty_stats()) as one, StatsServer(empty_stats()) as two:
         names = [address_of(one), address_of(two)]
         file.write_text(f"server {names[0]} weight=3;\n")
-        with served(str(file)) as (url, _):
+        with served(str(file)) as url:
             tab = look(browser, url)
             assert names_in(tab) == names[:1]
             file.write_text("".join(f"server {name};\n" for name in names))
@@ -234,7 +223,7 @@ def many() -> Iterator[tuple[str, str]]:
         add_reads(server.stats, 30, 10)
         port = pick_port()
         down = [f"127.0.{i // 200}.{i % 200 + 2}:{port}" for i in range(399)]
-        with served(address_of(server), *down, interval=5.0) as (url, _):
+        with served(address_of(server), *down) as url:
             wait_until(
                 lambda: list(states_of(url).values()).count("down") == 399, "399"
             )
@@ -279,22 +268,73 @@ def test_narrow_window_has_no_horizontal_scrolling(
     width: int,
     scheme: Literal["light", "dark"],
 ) -> None:
-    """Each instance is a block with all its figures; those that are down have none."""
-    with served(*fleet.values()) as (url, _):
+    """Each instance has its figures below its name; those that are down have none."""
+    with served(*fleet.values()) as url:
         tab = look(browser, url, width=width, scheme=scheme)
         assert not tab.is_scrolled_sideways()
         good = tab.page.locator("tbody tr", has_text=fleet["good"])
-        assert good.locator("td >> visible=true").count() == 7
+        assert good.locator("td >> visible=true").count() == 6
         down = tab.page.locator("tbody tr", has_text=fleet["hung"])
         assert down.locator("td >> visible=true").count() == 1
         for tile in tab.page.locator(".tiles > div").all():
             assert tile.evaluate("tile => tile.scrollWidth <= tile.clientWidth")
 
 
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of the dashboard of four machines with ten instances; one is dead."""
+    lines = ["[machines]"]
+    with ExitStack() as stack:
+        for number in range(1, 5):
+            own = stack.enter_context(ExitStack())
+            fleet = [own.enter_context(StatsServer(empty_stats())) for _ in range(10)]
+            for server in fleet:
+                add_reads(server.stats, 30, 10)
+            if number == 3:
+                own.close()
+            disks = [f'{{ name = "{one.port}", port = {one.port} }}' for one in fleet]
+            address = f'address = "127.0.0.1", disks = [{", ".join(disks)}]'
+            lines.append(f"cache-{number} = {{ {address} }}")
+        file = tmp_path_factory.mktemp("machines") / "inventory.toml"
+        file.write_text("\n".join(lines))
+        with served(str(file)) as url:
+            yield url
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme", "most"),
+    [(1400, "light", 1300), (1400, "dark", 1300), (390, "light", 3500)],
+)
+def test_forty_instances_fit_and_a_dead_machine_is_one_row(
+    browser: Browser,
+    machines: str,
+    width: int,
+    scheme: Literal["light", "dark"],
+    most: int,
+) -> None:
+    """One line for each instance in a wide window; machines have their sums."""
+    tab = look(browser, machines, width=width, scheme=scheme)
+    assert tab.page.locator("tbody tr").count() == 30 + 4
+    dead = row_of(tab, "cache-3")
+    assert "all 10 instances are down: Connection refused (for " in dead
+    assert "cache-3: all 10 instances are down" in tab.text("verdict")
+    assert "10 instances" in tab.page.locator("tr.machine >> nth=1").inner_text()
+    assert tab.page.evaluate("document.documentElement.scrollHeight") <= most
+    assert not tab.is_scrolled_sideways()
+    heights = tab.page.locator("tbody tr").evaluate_all(
+        "rows => rows.map(row => row.offsetHeight)"
+    )
+    assert width < 1400 or max(heights) < 25
+    tab.page.fill("#search", "cache-3")
+    tab.wait_for("found", "10 of 40 instances", is_hasty=False)
+    assert tab.page.locator("tbody tr").count() == 1
+    assert tab.complaints == []
+
+
 def test_dashboard_that_is_gone_is_reported(browser: Browser) -> None:
     """The last figures stay."""
     with StatsServer(empty_stats()) as server:
-        with served(address_of(server)) as (url, _):
+        with served(address_of(server)) as url:
             tab = look(browser, url)
         tab.wait_for("link", "Dashboard not reachable since")
         assert tab.text("verdict").startswith("Problems: no numbers since")

@@ -1,17 +1,22 @@
-"""Several instances that serve numbers which a test sets."""
+"""Several instances that serve numbers which a test sets, and a dashboard of them."""
 
 from __future__ import annotations
 
-import threading
+import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
+import requests
+
+from support.command_line import CommandProcess
 from support.ports import pick_port
-from support.stats_server import StatsServer, empty_stats
-from support.waiting import wait_until
-from volcache.fleet.dashboard import Dashboard, DashboardServer, run
-from volcache.fleet.poller import Poller
+from support.stats_server import StatsServer, add_reads, empty_stats
+from volcache.errors import InstanceError
+from volcache.fleet.collector import Watched
 from volcache.fleet.targets import Target
+
+URL = "http://h:1"
 
 
 @contextmanager
@@ -24,9 +29,28 @@ def fake_fleet(count: int) -> Iterator[list[StatsServer]]:
         yield fleet
 
 
-def targets_of(fleet: list[StatsServer]) -> list[Target]:
-    """Return the targets of instances."""
-    return [Target(one.name, one.url) for one in fleet]
+def busy(hits: int, misses: int, *, seconds: float = 10.0) -> dict[str, Any]:
+    """Return the numbers of an instance that was started seconds ago."""
+    stats = empty_stats()
+    stats["uptime_seconds"] = seconds
+    stats["started"] = stats["now"] - seconds
+    add_reads(stats, hits, misses)
+    return stats
+
+
+def watched(name: str, stats: dict[str, Any] | str, **target: Any) -> Watched:
+    """Return an instance that has answered, or has not for a reason."""
+    one = Watched(Target(name, URL, **target), 1000.0)
+    tell(one, stats, 1000.0)
+    return one
+
+
+def tell(one: Watched, stats: dict[str, Any] | str, now: float) -> None:
+    """Let an instance answer at a time."""
+    if isinstance(stats, str):
+        one.receive(InstanceError(URL, stats), now, now)
+    else:
+        one.receive(json.dumps(stats).encode(), now, now)
 
 
 def free_address() -> str:
@@ -34,28 +58,17 @@ def free_address() -> str:
     return f"127.0.0.1:{pick_port()}"
 
 
+def is_healthy(name: str) -> bool:
+    """Whether a dashboard serves."""
+    with suppress(requests.RequestException):
+        return requests.get(f"http://{name}/healthy", timeout=1).text == "ok\n"
+    return False
+
+
 @contextmanager
-def served(
-    *sources: str, interval: float = 0.2, request_seconds: float = 20.0
-) -> Iterator[tuple[str, tuple[str, int]]]:
-    """Serve the dashboard of some instances; yield its URL and address."""
-    poller = Poller(sources, interval=interval, timeout=1.0)
-    server = DashboardServer(
-        Dashboard(poller), "127.0.0.1", 0, request_seconds=request_seconds
-    )
-    is_over = threading.Event()
-    others = set(threading.enumerate())
-    thread = threading.Thread(target=run, args=[poller, server, is_over.wait])
-    thread.start()
-    try:
-        yield server.url, ("127.0.0.1", server.server_port)
-    finally:
-        is_over.set()
-        thread.join()
-        # A loop on a closed socket would take a processor until the process ends.
-        wait_until(
-            lambda: all(
-                one in others or one.name != "serve" for one in threading.enumerate()
-            ),
-            "the end of the loop",
-        )
+def served(*sources: str) -> Iterator[str]:
+    """Serve the dashboard of some instances in a process of its own; yield its URL."""
+    name = free_address()
+    words = ["dashboard", *sources, "--listen", name, "--interval", "1"]
+    with CommandProcess(*words, answers=lambda: is_healthy(name)):
+        yield f"http://{name}/"

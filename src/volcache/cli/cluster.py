@@ -24,14 +24,14 @@ from volcache.cli.command import (
 from volcache.cli.keyboard import QUIT, has_keyboard, keyboard
 from volcache.cli.token import add_token_file, read_token
 from volcache.errors import ConfigError, InstanceError
-from volcache.fleet.checks import check, see
+from volcache.fleet.checks import check
+from volcache.fleet.collector import ASKED_MAX, FleetCollector
 from volcache.fleet.folder import plan, write
 from volcache.fleet.inventory import load_inventory
 from volcache.fleet.local import run_all
 from volcache.fleet.remote import ACTION_TIMEOUT_SECONDS, TIMEOUT_SECONDS, act, each
 from volcache.fleet.render import machine_of, ring_list
-from volcache.fleet.summary import POLLED_AT_ONCE_MAX, as_json, poll, worst_first
-from volcache.fleet.table import table, totals
+from volcache.fleet.report import as_json, table, totals, worst_first
 from volcache.fleet.targets import INSTANCES_DEFAULT, TARGETS, read_targets
 from volcache.text import counted
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
+    from volcache.fleet.collector import Watched
     from volcache.fleet.folder import Plan
-    from volcache.fleet.summary import Row
     from volcache.fleet.targets import Target
 
     Run = Callable[[argparse.Namespace], int]
@@ -56,9 +56,13 @@ _TO_END_OF_SCREEN: Final = "\x1b[J"
 # --- Reports -----------------------------------------------------------------------
 
 
+def _collector(arguments: argparse.Namespace) -> FleetCollector:
+    return FleetCollector(arguments.targets, timeout=arguments.timeout)
+
+
 def _status(arguments: argparse.Namespace) -> int:
     """Print one report; return 1 if an instance is not healthy."""
-    rows = worst_first(poll(read_targets(arguments.targets), timeout=arguments.timeout))
+    rows = worst_first(_collector(arguments).poll())
     if arguments.json:
         print_line(json.dumps(as_json(rows), indent=2))
     else:
@@ -74,17 +78,15 @@ def _top(arguments: argparse.Namespace) -> int:
     """Show reports until the user quits; one if the output is no terminal."""
     if not sys.stdout.isatty():
         return _status(arguments)
-    targets = read_targets(arguments.targets)
-    rows: Sequence[Row] = ()
+    collector = _collector(arguments)
     with keyboard() as wait:
         while True:
-            rows = poll(targets, rows, timeout=arguments.timeout)
-            print(_screen(worst_first(rows)), end="", flush=True)
+            print(_screen(worst_first(collector.poll())), end="", flush=True)
             if wait(arguments.interval) in QUIT:
                 return EXIT_OK
 
 
-def _screen(rows: Sequence[Row]) -> str:
+def _screen(rows: Sequence[Watched]) -> str:
     """Return a report that a terminal shows over the last one."""
     room = shutil.get_terminal_size()
     lines = table(rows, columns=room.columns, is_coloured=_is_coloured())
@@ -107,16 +109,16 @@ def _is_coloured() -> bool:
 
 def _check_config(arguments: argparse.Namespace) -> int:
     """Print what differs between instances; return 1 if anything does."""
-    targets = read_targets(arguments.targets)
-    findings = check(see(targets, timeout=arguments.timeout))
+    instances = _collector(arguments).poll()
+    findings = check(instances)
     if arguments.json:
         rows = [finding._asdict() for finding in findings]
-        found = {"instances": len(targets), "findings": rows}
+        found = {"instances": len(instances), "findings": rows}
         print_line(json.dumps(found, indent=2))
     else:
         for finding in findings:
             print_line(f"{finding.check:<9} {finding.text}")
-        asked = counted(len(targets), "instance")
+        asked = counted(len(instances), "instance")
         print_line(f"{asked}: {counted(len(findings), 'finding')}")
     return EXIT_FAILED if findings else EXIT_OK
 
@@ -129,24 +131,24 @@ def _flush(arguments: argparse.Namespace) -> int:
     targets = read_targets(arguments.targets)
     token = read_token(arguments.token_file)
     if arguments.dry_run:
-        return _would_flush(targets)
+        return _would_flush(_collector(arguments).poll())
     _confirm(f"flush everything on {counted(len(targets), 'instance')}", arguments)
     return _act(targets, "/-/flush", token, "flushed", arguments.timeout)
 
 
-def _would_flush(targets: Sequence[Target]) -> int:
-    """Print what a flush would remove; ask the instances, and change nothing."""
+def _would_flush(instances: Sequence[Watched]) -> int:
+    """Print what a flush would remove; change nothing."""
     done = 0
     with output() as report:
-        for row in poll(targets):
+        for row in instances:
             if row.figures is None:
                 report(f"failed: {row.target.name}: {row.health.problem}")
             else:
                 done += 1
-                keys = counted(row.figures.keys, "key", ",")
+                keys = counted(int(row.figures.keys), "key", ",")
                 report(f"{row.target.name}: would flush {keys}")
-        report(f"would flush {done} of {counted(len(targets), 'instance')}")
-    return EXIT_OK if done == len(targets) else EXIT_FAILED
+        report(f"would flush {done} of {counted(len(instances), 'instance')}")
+    return EXIT_OK if done == len(instances) else EXIT_FAILED
 
 
 def _purge(arguments: argparse.Namespace) -> int:
@@ -172,7 +174,7 @@ def _act(
         answers = each(
             [target.url for target in targets],
             lambda url: act(url, path, token, timeout=timeout),
-            at_once=POLLED_AT_ONCE_MAX,
+            at_once=ASKED_MAX,
         )
         for target, (_, answer) in zip(targets, answers, strict=True):
             if isinstance(answer, InstanceError):

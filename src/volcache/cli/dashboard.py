@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from volcache.cli.cluster import add_targets
 from volcache.cli.command import EXIT_OK, Command, output, seconds
+from volcache.errors import ConfigError
+from volcache.fleet.collector import FleetCollector
 from volcache.text import counted
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 _INTERVAL_MIN: Final = 1.0
 _INTERVAL_MAX: Final = 3600.0
-_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+_TIMEOUT_SECONDS: Final = 3.0
+_WINDOW_SECONDS: Final = 60.0  # What rates, ratios and p99 are about.
+_DRAIN_SECONDS: Final = 1.0
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,31 +53,42 @@ def _dashboard(arguments: argparse.Namespace) -> int:
     Serve until SIGTERM or Ctrl-C.
 
     Raises:
-        ConfigError: The list of instances or an argument is wrong.
+        ConfigError: The list of instances or an argument is wrong, or bjoern is missing.
         ListenError: The address cannot be listened on.
     """
-    # Imported here, so that `volcache --help` does not load it.
-    from volcache.fleet.dashboard import (  # noqa: PLC0415
-        Dashboard,
-        DashboardServer,
-        parse_listen,
-        run,
-    )
-    from volcache.fleet.poller import Poller  # noqa: PLC0415
+    # Imported here: other commands do without the packages of the server.
+    try:
+        from volcache.fleet.dashboard import (  # noqa: PLC0415
+            Dashboard,
+            gated,
+            parse_listen,
+        )
+        from volcache.server.bjoern import listen, serve  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"not installed: {error.name}, which the dashboard needs; run: pip install"
+            " 'volcache[server]'"
+        ) from error
 
     host, port = parse_listen(arguments.listen)
-    poller = Poller(arguments.targets, interval=arguments.interval)
-    names = [*arguments.host, host]
-    server = DashboardServer(Dashboard(poller, hosts=names), host, port)
-    # Blocked in all threads, and waited for: a handler that sets an event may run while
-    # this thread holds the lock of the event.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-    count = len(poller.overview()["instances"])
-    with output() as report:
-        report(f"dashboard of {counted(count, 'instance', ',')} at {server.url}")
-    with suppress(BrokenPipeError):
-        sys.stdout.flush()
-    run(poller, server, lambda: signal.sigwait(_STOPS))
+    collector = FleetCollector(
+        arguments.targets,
+        timeout=_TIMEOUT_SECONDS,
+        interval=arguments.interval,
+        window=_WINDOW_SECONDS,
+    )
+    app = Dashboard(collector, hosts=[*arguments.host, host])
+    with listen(host, port) as listener, gated():
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        count = counted(len(collector.instances()), "instance", ",")
+        with output() as report:
+            report(f"dashboard of {count} at http://{shown}:{port}/")
+        with suppress(BrokenPipeError):
+            sys.stdout.flush()
+        collector.start()
+        serve(listener, app, drain_seconds=_DRAIN_SECONDS)
+        collector.stop()
     return EXIT_OK
 
 

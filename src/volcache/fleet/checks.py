@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from volcache.errors import InstanceError
+from volcache.fleet.collector import capacity_bytes
 from volcache.fleet.health import at, number
-from volcache.fleet.remote import Stats, each, fetch_stats
-from volcache.fleet.summary import POLLED_AT_ONCE_MAX, capacity_bytes
 from volcache.text import one_line, size, span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from volcache.fleet.collector import Watched
+    from volcache.fleet.remote import Stats
     from volcache.fleet.targets import Target
 
 CLOCK_SECONDS: Final = 3.0  # A clock may differ by this much.
@@ -38,14 +37,12 @@ _OWN: Final = frozenset(
 _BY_DISK: Final = frozenset({"volume_size", "volume_num"})
 
 
-class Seen(NamedTuple):
-    """An instance that has answered, or not."""
+class _Seen(NamedTuple):
+    """An instance, with its numbers if it has answered."""
 
     target: Target
     stats: Stats | None
-    problem: str  # Why there are no numbers.
-    clock_ahead: float  # Seconds; of our clock.
-    clock_error: float  # How wrong that may be, because the answer took time.
+    watched: Watched
 
 
 class Finding(NamedTuple):
@@ -56,42 +53,9 @@ class Finding(NamedTuple):
     instances: list[str]  # Names of those it is about.
 
 
-def see(
-    targets: Sequence[Target],
-    *,
-    timeout: float,
-    clock: Callable[[], int] = time.time_ns,
-) -> list[Seen]:
-    """
-    Ask all instances at the same time.
-
-    Args:
-        targets: The instances.
-        timeout: For each, seconds.
-        clock: Nanoseconds since the epoch.
-    """
-
-    def ask(url: str) -> tuple[Stats, float, float]:
-        asked = clock() / 1e9
-        stats = fetch_stats(url, timeout=timeout, volumes=False)
-        took = clock() / 1e9 - asked
-        now = number(stats, "now")
-        return stats, (now - asked - took / 2) if now else 0.0, took / 2
-
-    urls = [target.url for target in targets]
-    found: list[Seen] = []
-    answers = each(urls, ask, at_once=POLLED_AT_ONCE_MAX)
-    for target, (_, answer) in zip(targets, answers, strict=True):
-        if isinstance(answer, InstanceError):
-            found.append(Seen(target, None, answer.reason, 0.0, 0.0))
-        else:
-            stats, ahead, wrong = answer
-            found.append(Seen(target, stats, "", ahead, wrong))
-    return found
-
-
-def check(seen: Sequence[Seen]) -> list[Finding]:
+def check(instances: Sequence[Watched]) -> list[Finding]:
     """Return everything that is not as it should be, the most important first."""
+    seen = [_Seen(one.target, one.stats, one) for one in instances]
     return [
         *_answers(seen),
         *_twice(seen),
@@ -103,18 +67,18 @@ def check(seen: Sequence[Seen]) -> list[Finding]:
     ]
 
 
-def _answers(seen: Sequence[Seen]) -> Iterator[Finding]:
+def _answers(seen: Sequence[_Seen]) -> Iterator[Finding]:
     for one in seen:
         name = one.target.name
         if one.stats is None and not one.target.is_down:
-            reason = one_line(one.problem, 2 * _SHOWN_MAX)
+            reason = one_line(one.watched.failure, 2 * _SHOWN_MAX)
             yield Finding("answer", f"{name} does not answer: {reason}", [name])
         elif one.stats is not None and one.target.is_down:
             text = f"{name} answers, but the list excludes it (down)"
             yield Finding("answer", text, [name])
 
 
-def _twice(seen: Sequence[Seen]) -> Iterator[Finding]:
+def _twice(seen: Sequence[_Seen]) -> Iterator[Finding]:
     """Find names that lead to the same process."""
     processes: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     for one in seen:
@@ -129,12 +93,12 @@ def _twice(seen: Sequence[Seen]) -> Iterator[Finding]:
             yield Finding("twice", text, names)
 
 
-def _versions(seen: Sequence[Seen]) -> Iterator[Finding]:
+def _versions(seen: Sequence[_Seen]) -> Iterator[Finding]:
     values = {s.target.name: at(s.stats, "version") for s in seen if s.stats}
     yield from _differing("version", "version", values)
 
 
-def _settings(seen: Sequence[Seen]) -> Iterator[Finding]:
+def _settings(seen: Sequence[_Seen]) -> Iterator[Finding]:
     """Compare each setting that at least one instance tells."""
     known: dict[str, dict[str, object]] = {}
     weights = {one.target.name: one.target.weight for one in seen}
@@ -174,7 +138,7 @@ def _value(encoded: str) -> str:
     return one_line(encoded, _SHOWN_MAX)
 
 
-def _weights(seen: Sequence[Seen]) -> Iterator[Finding]:
+def _weights(seen: Sequence[_Seen]) -> Iterator[Finding]:
     """Find weights that are not proportional to what the instances can hold."""
     rates = {
         one.target.name: (one.target, capacity_bytes(one.stats))
@@ -194,7 +158,7 @@ def _weights(seen: Sequence[Seen]) -> Iterator[Finding]:
             yield Finding("weight", text, [name])
 
 
-def _gates(seen: Sequence[Seen]) -> Iterator[Finding]:
+def _gates(seen: Sequence[_Seen]) -> Iterator[Finding]:
     names = [
         one.target.name for one in seen if at(one.stats, "server", "gate") is False
     ]
@@ -202,15 +166,15 @@ def _gates(seen: Sequence[Seen]) -> Iterator[Finding]:
         yield Finding("gate", f"bjoern has no gate on {_listed(names)}", names)
 
 
-def _clocks(seen: Sequence[Seen]) -> Iterator[Finding]:
+def _clocks(seen: Sequence[_Seen]) -> Iterator[Finding]:
     """Find clocks that differ from those of most instances."""
     told = [one for one in seen if number(one.stats, "now")]
     usual = 0.0
     if len(told) >= _VOTERS_MIN:
-        usual = statistics.median(one.clock_ahead for one in told)
+        usual = statistics.median(one.watched.clock_ahead for one in told)
     for one in told:
-        ahead = one.clock_ahead - usual
-        if abs(ahead) > CLOCK_SECONDS + one.clock_error:
+        ahead = one.watched.clock_ahead - usual
+        if abs(ahead) > CLOCK_SECONDS + one.watched.clock_error:
             whose = "most others" if len(told) >= _VOTERS_MIN else "this machine"
             way = "ahead of" if ahead > 0 else "behind"
             text = f"the clock of {one.target.name} is {span(abs(ahead))} {way} {whose}"

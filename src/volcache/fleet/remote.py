@@ -315,11 +315,20 @@ class _Timed(RawIOBase):
         return self._sock.recv_into(buffer)
 
 
-def fetch_stats(
-    url: str, *, volumes: bool = True, timeout: float = TIMEOUT_SECONDS
-) -> Stats:
+def fetch_stats(url: str, *, timeout: float = TIMEOUT_SECONDS) -> Stats:
     """
     Return the JSON of `/-/stats` of an instance, decoded.
+
+    Args and Raises: As `fetch_body`.
+    """
+    return decode_stats(url, fetch_body(url, volumes=True, timeout=timeout))
+
+
+def fetch_body(
+    url: str, *, volumes: bool = False, timeout: float = TIMEOUT_SECONDS
+) -> bytes:
+    """
+    Return the body of `/-/stats` of an instance.
 
     Args:
         url: Of the instance, from `url_of`.
@@ -328,7 +337,7 @@ def fetch_stats(
         timeout: As for `ask`.
 
     Raises:
-        InstanceError: There is no answer, or not one of a volcache instance.
+        InstanceError: There is no answer, or its status is not 200.
     """
     path = "/-/stats" if volumes else "/-/stats?volumes=0"
     size_max = ANSWER_BYTES_MAX if volumes else STATS_BYTES_MAX
@@ -338,8 +347,18 @@ def fetch_stats(
         if answer.status == HTTPStatus.MISDIRECTED_REQUEST:
             reason += f": {answer.line}"
         raise InstanceError(url, reason)
+    return answer.body
+
+
+def decode_stats(url: str, body: bytes) -> Stats:
+    """
+    Return the JSON of `/-/stats`, decoded.
+
+    Raises:
+        InstanceError: It is not that of a volcache instance.
+    """
     try:
-        stats = json.loads(answer.body)
+        stats = json.loads(body)
         _ = stats["store"]["keys"], stats["requests"]["total"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise InstanceError(url, "the response is not from volcache") from error

@@ -11,16 +11,14 @@ import sys
 import termios
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
-import requests
 
 from support.background import in_background
 from support.command_line import CommandProcess, Run
-from support.fake_fleet import fake_fleet, free_address
+from support.fake_fleet import fake_fleet, free_address, is_healthy
 from support.stats_server import StatsServer
 from support.tables import each_row
 from support.waiting import wait_until
@@ -244,13 +242,6 @@ def test_render_tells_what_it_did_and_what_is_next(tmp_path: Path, run: Run) -> 
     ]
     code, _, err = run("cluster", "run", tmp_path, "-i", inventory, "--machine", "z")
     assert (code, "no machine 'z'; there are b\n" in err) == (2, True)
-
-
-def is_healthy(name: str) -> bool:
-    """Whether a dashboard serves."""
-    with suppress(requests.RequestException):
-        return requests.get(f"http://{name}/healthy", timeout=1).text == "ok\n"
-    return False
 
 
 @pytest.mark.slow

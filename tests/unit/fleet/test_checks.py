@@ -6,28 +6,37 @@ from typing import Any
 
 import pytest
 
-from support.fake_fleet import fake_fleet, free_address, targets_of
+from support.fake_fleet import fake_fleet, free_address, watched
 from support.stats_server import empty_stats
-from volcache.fleet.checks import Finding, Seen, check, see
-from volcache.fleet.targets import Target
+from volcache.fleet import checks
+from volcache.fleet.checks import Finding
+from volcache.fleet.collector import FleetCollector
+
+# Names of instances, their numbers or why there are none, and their targets.
+Seen = list[tuple[str, dict[str, Any] | str, dict[str, Any]]]
 
 
-def seen(count: int, *, weight: int = 1) -> list[Seen]:
+def seen(count: int, *, weight: int = 1) -> Seen:
     """Return instances without findings."""
-    found = []
+    found: Seen = []
     for number in range(count):
         stats = empty_stats()
+        stats["now"] = 1000.0  # As `watched` has it.
         stats["process"]["pid"] = number + 1
         stats["settings"] = {"port": number + 1, "eviction": "fifo", "memc_on": False}
-        target = Target(f"i{number}", f"http://i{number}", weight)
-        found.append(Seen(target, stats, "", 0.0, 0.1))
+        found.append((f"i{number}", stats, {"weight": weight}))
     return found
 
 
-def stats_of(one: Seen) -> dict[str, Any]:
+def check(found: Seen) -> list[Finding]:
+    """Compare instances."""
+    return checks.check([watched(name, stats, **more) for name, stats, more in found])
+
+
+def stats_of(one: tuple[str, dict[str, Any] | str, dict[str, Any]]) -> dict[str, Any]:
     """Return the numbers of an instance, to be changed."""
-    assert one.stats
-    return one.stats
+    assert isinstance(one[1], dict)
+    return one[1]
 
 
 def texts(found: list[Finding]) -> list[str]:
@@ -91,21 +100,21 @@ def test_capacity_is_compared_with_the_weight() -> None:
 def test_an_instance_that_is_in_the_list_twice_is_named() -> None:
     """Under both names: it is the same process with the same mount point."""
     three = seen(3)
-    three[2] = three[2]._replace(stats=three[0].stats)
+    three[2] = ("i2", three[0][1], {})
     (found,) = check(three)
     assert (found.check, found.instances) == ("twice", ["i0", "i2"])
 
 
 def test_instances_that_do_not_answer_are_named() -> None:
     """And those that answer although the list excludes them."""
-    one, two, three = seen(3)
-    two = two._replace(stats=None, problem="no\x1b answer")
-    three = three._replace(target=three.target._replace(is_down=True))
-    assert texts(check([one, two, three])) == [
+    one, _, three = seen(3)
+    two: Any = ("i1", "no\x1b answer", {})
+    down = ("i2", three[1], {"is_down": True})
+    assert texts(check([one, two, down])) == [
         "i1 does not answer: no? answer",
         "i2 answers, but the list excludes it (down)",
     ]
-    assert check([one, two._replace(target=three.target)]) == []
+    assert check([one, ("i1", "refused", {"is_down": True})]) == []
 
 
 def test_clocks_are_compared_with_most_others() -> None:
@@ -114,8 +123,10 @@ def test_clocks_are_compared_with_most_others() -> None:
         *(((0, 0, 0, 2.9), []), ((0, 0, 0, 3.2), ["i3"]), ((60, 60, 60, 0), ["i3"])),
         *(((0.5,), []), ((-4.0, 0), ["i0"])),
     ):
-        pairs = zip(seen(len(clocks)), clocks, strict=True)
-        found = check([one._replace(clock_ahead=ahead) for one, ahead in pairs])
+        instances = seen(len(clocks))
+        for one, ahead in zip(instances, clocks, strict=True):
+            stats_of(one)["now"] += ahead
+        found = check(instances)
         assert [finding.instances[0] for finding in found] == names
         assert {finding.check for finding in found} <= {"clock"}
 
@@ -125,17 +136,17 @@ def test_a_server_without_the_gate_is_named() -> None:
     two = seen(2)
     stats_of(two[1])["server"]["gate"] = False
     assert texts(check(two)) == ["bjoern has no gate on i1"]
-    one = Seen(Target("a", "http://a"), {"settings": [], "store": 3}, "", 0.0, 0.0)
-    assert check([one, one]) == []
+    odd = {"settings": [], "store": {"keys": 3}, "requests": {"total": 0}}
+    assert check([("a", odd, {}), ("b", odd, {})]) == []
 
 
 def test_running_instances_are_asked_for_their_clock() -> None:
     """Against ours; one of them is an hour ahead."""
     with fake_fleet(3) as fleet:
         fleet[1].clock_ahead = 3600.0
-        down = Target("down", f"http://{free_address()}")
-        found = see([*targets_of(fleet), down], timeout=30)
+        names = [*(one.name for one in fleet), free_address()]
+        found = FleetCollector(names, timeout=30).poll()
     ahead = [one.clock_ahead for one in found]
     assert ahead[1] == pytest.approx(3600, abs=20)
     assert abs(ahead[0]) < 20
-    assert found[3].problem == "Connection refused"
+    assert found[3].failure == "Connection refused"

@@ -9,7 +9,7 @@ import pytest
 from support.scripted_server import Peer, ScriptedServer, sending, value
 from support.tables import each_row
 from volcache.errors import ConfigError, InstanceError
-from volcache.fleet.remote import act, ask, each, fetch_stats, url_of
+from volcache.fleet.remote import act, ask, each, fetch_body, fetch_stats, url_of
 
 
 @each_row(
@@ -60,7 +60,7 @@ def test_statistics_are_asked_for_with_or_without_volumes() -> None:
     for volumes, path in ((True, b"/-/stats"), (False, b"/-/stats?volumes=0")):
         body = b'{"store": {"keys": 1}, "requests": {"total": 2}}'
         with sending(value(body)) as (name, received):
-            assert fetch_stats(f"http://{name}", volumes=volumes)["store"]["keys"] == 1
+            assert fetch_body(f"http://{name}", volumes=volumes) == body
         assert received[0].startswith(b"GET %b HTTP/1.1\r\n" % path)
 
 
@@ -121,7 +121,7 @@ def test_endless_answers_of_many_instances_take_bounded_memory() -> None:
         url = f"http://{server.name}"
         reasons = [
             {str(answer).partition(": ")[2] for _, answer in each([url] * 24, call)}
-            for call in (lambda url: fetch_stats(url, volumes=False), fetch_stats)
+            for call in (fetch_body, fetch_stats)
         ]
         assert reasons[0] == {"the answer is longer than 128KiB"}
         assert "all answers together are longer than 64MiB" in reasons[1]

@@ -1,21 +1,22 @@
 """
-The output of `volcache cluster status`: rows as lines of text. Prints nothing.
+What is known of all instances, as lines of text or as JSON. Prints nothing.
 
 What instances say of themselves was made safe for a terminal before.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
-from volcache.fleet.health import DEGRADED, DOWN, WARNING
-from volcache.fleet.summary import states, total
+from volcache.fleet.collector import Figures, total
+from volcache.fleet.health import DEGRADED, DOWN, HEALTHY, WARNING
 from volcache.text import counted, duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from volcache.fleet.summary import Figures, Row
+    from volcache.fleet.collector import Watched
 
 _NAME_MAX: Final = 34
 _STATE_MIN: Final = 16  # Characters of the last column; others are left out for it.
@@ -30,11 +31,81 @@ _RESET: Final = "\x1b[0m"
 _COLOURS: Final = {WARNING: "\x1b[33m", DEGRADED: "\x1b[31m", DOWN: "\x1b[1;31m"}
 
 
+def worst_first(rows: Iterable[Watched]) -> list[Watched]:
+    """Return instances by severity, then by load, both descending; then by name."""
+
+    def order(row: Watched) -> tuple[float, float, str]:
+        rates = (row.figures or Figures()).rates
+        load = rates.hits + rates.misses + rates.puts
+        return -row.health.severity, -load, row.target.name
+
+    return sorted(rows, key=order)
+
+
+def states(rows: Iterable[Watched]) -> dict[str, int]:
+    """Return the number of instances in each state, the worst first."""
+    found: dict[str, int] = {}
+    for row in sorted(rows, key=lambda row: -row.health.severity):
+        found[row.health.state] = found.get(row.health.state, 0) + 1
+    return found
+
+
+def _total(rows: Iterable[Watched]) -> Figures:
+    return total(row.figures for row in rows if row.figures)
+
+
+def as_json(rows: Sequence[Watched]) -> dict[str, Any]:
+    """Return the report for programs; see docs/OPERATIONS.md."""
+    return {
+        "healthy": all(row.health.severity == HEALTHY for row in rows),
+        "states": states(rows),
+        "total": {
+            "instances": len(rows),
+            "down": sum(row.health.severity == DOWN for row in rows),
+            **_figures_json(_total(rows)),
+        },
+        "instances": [
+            {
+                "name": row.target.name,
+                "url": row.target.url,
+                "machine": row.target.machine or urlsplit(row.target.url).hostname,
+                "weight": row.target.weight,
+                "severity": row.health.severity,
+                "state": row.health.state,
+                "problem": row.health.problem,
+                "since": row.since,
+                "version": row.version or None,
+                "mount_point": row.mount_point or None,
+                "uptime_seconds": row.uptime_seconds,
+                **_figures_json(row.figures),
+            }
+            for row in rows
+        ],
+    }
+
+
+def _figures_json(figures: Figures | None) -> dict[str, float | None]:
+    names = (
+        *("keys", "live_bytes", "capacity_bytes", "request_rate", "get_rate"),
+        *("put_rate", "sent_rate", "received_rate"),
+        *("hit_ratio", "own_hit_ratio", "p99_seconds"),
+    )
+    if figures is None:
+        return dict.fromkeys(names)
+    rates = figures.rates
+    values = (
+        *(int(figures.keys), int(figures.live_bytes), int(figures.capacity_bytes)),
+        *(rates.requests, figures.get_rate, rates.puts, rates.sent, rates.received),
+        *(figures.hit_ratio, figures.own_hit_ratio, figures.p99_seconds),
+    )
+    return dict(zip(names, values, strict=True))
+
+
 def table(
-    rows: Sequence[Row], *, columns: int | None = None, is_coloured: bool = False
+    rows: Sequence[Watched], *, columns: int | None = None, is_coloured: bool = False
 ) -> list[str]:
     """
-    Return a line for each row, below a line with the names of the columns.
+    Return a line for each instance, below a line with the names of the columns.
 
     Args:
         rows: In the order in which they are shown.
@@ -60,16 +131,16 @@ def table(
     return lines
 
 
-def totals(rows: Sequence[Row]) -> list[str]:
+def totals(rows: Sequence[Watched]) -> list[str]:
     """Return two lines: the states of all instances, and the sums of their figures."""
     found = ", ".join(f"{count} {state}" for state, count in states(rows).items())
-    figures = total(rows)
+    figures = _total(rows)
     ratio, p99 = figures.hit_ratio, figures.p99_seconds
     parts = [
         f"{compact(figures.keys)} keys",
         f"{size(figures.live_bytes)} live of {size(figures.capacity_bytes)}",
         f"{compact(figures.get_rate)} GET/s",
-        f"{compact(figures.put_rate)} PUT/s",
+        f"{compact(figures.rates.puts)} PUT/s",
         "no reads" if ratio is None else f"{ratio:.1%} hits",
     ]
     if p99 is not None:
@@ -112,7 +183,7 @@ def _cells(figures: Figures | None) -> Mapping[str, str]:
         "KEYS": compact(figures.keys),
         "LIVE": size(figures.live_bytes),
         "GET/s": compact(figures.get_rate),
-        "PUT/s": compact(figures.put_rate),
+        "PUT/s": compact(figures.rates.puts),
         "HITS": "-" if ratio is None else f"{ratio:.1%}",
         "P99": "-" if p99 is None else duration(p99),
     }

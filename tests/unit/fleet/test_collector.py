@@ -1,0 +1,240 @@
+"""What is known of instances: figures, their rates, and what is not an answer."""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.background import in_background
+from support.fake_fleet import busy, fake_fleet, free_address, tell, watched
+from support.stats_server import StatsServer, add_reads, empty_stats, memcache
+from support.tables import each_row
+from support.waiting import wait_until
+from volcache.errors import ConfigError
+from volcache.fleet.collector import Figures, FleetCollector, Watched
+from volcache.fleet.targets import Target
+
+
+def figures_after(*polls: tuple[float, dict[str, Any]], window: float = 0.0) -> Figures:
+    """Return the figures after polls at these times."""
+    one = Watched(Target("a", "http://h:1"), 0.0, window)
+    for now, stats in polls:
+        tell(one, stats, now)
+    assert one.figures
+    return one.figures
+
+
+def test_rates_are_those_since_the_start_or_the_poll_before() -> None:
+    """Or of a window. Paths of the operator are in the answers, and are no reads."""
+    then, now = busy(75, 25), busy(95, 45)
+    now["started"] = then["started"]
+    now["requests"]["by"] += [
+        {"method": "PUT", "status": 200, "count": 6},
+        {"method": "GET", "status": 421, "count": 1000},
+    ]
+    first = figures_after((1000.0, then))
+    second = figures_after((1000.0, then), (1002.0, now))
+    assert (first.get_rate, first.rates.puts, first.hit_ratio) == (10.0, 0.0, 0.75)
+    assert (second.get_rate, second.rates.puts, second.hit_ratio) == (20.0, 3.0, 0.5)
+    assert second.durations.count == 40
+    assert second.p99_seconds == pytest.approx(131e-6, rel=0.05)
+    polls = (1000.0, then), (1002.0, now), (1004.0, now)
+    assert [figures_after(*polls, window=w).get_rate for w in (1, 60)] == [0.0, 10.0]
+    # After a restart, the numbers before it are of another process.
+    then, now = busy(1000, 0, seconds=100), busy(20, 0, seconds=2)
+    assert figures_after((1000.0, then), (1002.0, now)).get_rate == 10.0
+
+
+def test_reads_of_the_keys_of_other_instances_are_misses_of_clients_only() -> None:
+    """While their instance is down; so there are two hit ratios."""
+    stats = busy(90, 110)
+    stats["requests"]["misdirected"] = {"read": 100, "write": 7}
+    figures = figures_after((1000.0, stats))
+    assert (figures.hit_ratio, figures.own_hit_ratio) == (0.45, 0.9)
+    stats["requests"]["misdirected"]["read"] = 10**9
+    assert figures_after((1000.0, stats)).own_hit_ratio == 1.0
+
+
+def test_commands_of_memcached_clients_are_part_of_the_figures() -> None:
+    """As reads and PUTs; also if the instance had none before."""
+    stats = busy(10, 10)
+    stats["memcache"] = memcache(hits=60, stored=30)
+    figures = figures_after((1000.0, stats))
+    assert (figures.get_rate, figures.rates.puts) == pytest.approx((8, 3))
+    assert (figures.hit_ratio, figures.durations.count) == (70 / 80, 80)
+    assert figures.rates.requests == pytest.approx(11)
+    assert figures.rates.received == pytest.approx(3000)
+
+
+@each_row(
+    "part",
+    [
+        {},
+        {"requests": {"total": 3, "by": {"a": 1}}, "latency": None, "process": "x"},
+        {"store": {"keys": "x", "free_bytes": {}, "mount_point": ["x"]}},
+        {"store": {"keys": -5, "live_bytes": 1e308, "dead_bytes": 1e308}},
+        {"requests": {"by": [1, None, {"method": [], "count": 1e300}], "total": 1e308}},
+        {"latency": {"GET": {"counts": ["x"] * 64}}},
+        {"latency": {"GET": {"counts": [1e308] * 64}}, "started": "soon", "now": {}},
+        {"version": "\x1b[31m\n" * 999, "uptime_seconds": -1e308, "hot": 7},
+    ],
+)
+def test_wrong_numbers_are_zero_or_unknown(part: dict[str, Any]) -> None:
+    """Whatever an instance answers, or an older version does not."""
+    odd = {"store": {"keys": 1}, "requests": {"total": 2}} | part
+    one = watched("a", busy(1, 0))
+    for now in (1005.0, 1010.0):
+        tell(one, odd, now)
+    if one.figures:
+        assert 0 <= one.figures.keys <= 1 << 63
+        assert one.figures.hit_ratio is None
+        json.dumps([*one.figures.rates, one.figures.p99_seconds], allow_nan=False)
+    else:
+        assert (one.health.state, one.failure) == ("down", one.health.problem)
+    assert one.version.isprintable()
+    assert len(one.version) < 300
+
+
+def test_instance_that_is_down_has_no_figures() -> None:
+    """It has the time since when, and figures since its start when it is back."""
+    one = watched("a", busy(1, 0))
+    tell(one, "no answer within 3 s", 1010.0)
+    tell(one, "refused", 1015.0)
+    assert (one.health.state, one.failure, one.since) == ("down", "refused", 1010.0)
+    assert (one.figures, one.stats) == (None, None)
+    tell(one, busy(5, 5, seconds=2), 1020.0)
+    assert one.figures
+    assert (one.health.state, one.failure, one.since) == ("ok", "", 1020.0)
+    assert one.figures.get_rate == pytest.approx(5)
+
+
+def test_instance_that_the_list_excludes_is_no_problem_if_it_is_down() -> None:
+    """It is in no state of health."""
+    for stats, failure in ((busy(1, 0), ""), ("refused", "refused")):
+        one = watched("a", stats, is_down=True)
+        assert (one.health.state, one.health.severity, one.failure) == (
+            *("out", 0, failure),
+        )
+
+
+def test_errors_since_an_earlier_poll_are_recent_ones() -> None:
+    """For instances that do not tell the time of their last error."""
+    before, after = busy(1, 0), busy(1, 0)
+    after["started"] = before["started"]
+    for stats, errors in ((before, 5), (after, 7)):
+        del stats["store"]["last_errors"]
+        stats["store"]["read_errors"] = errors
+    one = watched("a", before)
+    assert one.health.state == "warning"
+    tell(one, after, 1010.0)
+    assert (one.health.state, one.health.problem) == (
+        *("degraded", "2 read errors just now"),
+    )
+
+
+def test_all_instances_are_asked_at_the_same_time() -> None:
+    """So that a poll takes one time-out however many hang: half of 400."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=512)) as listener:
+
+        def answer_when_all_are_there(_: object) -> None:
+            held = [listener.accept()[0] for _ in range(200)]
+            for connection in held:
+                connection.close()
+
+        asked = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        hosts = (f"http://{free_address()}", asked)
+        urls = [f"{hosts[n % 2]}/{n}" for n in range(400)]
+        collector = FleetCollector(urls, timeout=30.0)
+        with in_background(answer_when_all_are_there):
+            rows = collector.poll()
+    assert [row.target.url for row in rows] == urls
+    assert {row.health.state for row in rows} == {"down"}
+    assert not [row for row in rows if "no answer" in row.failure]
+
+
+def test_polls_compare_with_the_one_before() -> None:
+    """Only the instance that is down has no figures; names of two lists are unique."""
+    with fake_fleet(1) as fleet:
+        collector = FleetCollector([fleet[0].url, free_address()], timeout=30)
+        collector.poll()
+        add_reads(fleet[0].stats, 10, 0)
+        first, second = collector.poll()
+    assert first.figures
+    assert first.figures.rates.hits > 0
+    assert first.figures.durations.count == 10
+    assert second.figures is None
+
+
+def test_instance_that_hangs_delays_no_other() -> None:
+    """In the background, each is asked again when it is due."""
+    with (
+        fake_fleet(1) as fleet,
+        closing(socket.create_server(("127.0.0.1", 0))) as hung,
+    ):
+        name = f"127.0.0.1:{hung.getsockname()[1]}"
+        collector = FleetCollector([name, fleet[0].name], timeout=60, interval=0.1)
+        collector.start()
+        wait_until(lambda: len(fleet[0].asked) > 3, "polls of the other")
+        collector.stop()
+        states = [one.health.state for one in collector.instances()]
+        assert states == ["unknown", "ok"]
+
+
+def test_instance_without_any_answer_for_long_is_down() -> None:
+    """Also if its thread hangs where there is no time-out, as in a name server."""
+    collector = FleetCollector(["h:1"], timeout=1.0)
+    (one,) = collector.instances()
+    for seconds, state in ((2, "unknown"), (4, "down")):
+        one.asked = collector.now() - seconds
+        (one,) = collector.instances()
+        assert one.health.state == state
+    assert one.failure == "no answer for 4 s"
+
+
+def test_wanted_instance_is_asked_for_its_volumes() -> None:
+    """As long as it is wanted, and not only at the interval."""
+    with fake_fleet(2) as (wanted, other):
+        collector = FleetCollector([wanted.name, other.name], timeout=60, interval=3600)
+        collector.start()
+        wait_until(lambda: wanted.asked and other.asked, "the first polls")
+        one = collector.find(wanted.name)
+        assert one
+        assert json.loads(one.body)["store"]["volumes"] == []
+        collector.want(one)
+        wait_until(lambda: json.loads(one.body)["store"]["volumes"], "the volumes")
+        wait_until(lambda: wanted.asked.count("/-/stats") > 1, "one more")
+        collector.stop()
+    assert other.asked == ["/-/stats?volumes=0"]
+
+
+def test_list_is_read_again(tmp_path: Path) -> None:
+    """One that is wrong, empty or gone is a problem, and changes nothing."""
+    file = tmp_path / "list"
+    file.write_text("rubbish\n")
+    with pytest.raises(ConfigError, match="rubbish"):  # At the start.
+        FleetCollector([str(file)])
+    with StatsServer(empty_stats()) as server:
+        file.write_text(f"{server.name}\n")
+        collector = FleetCollector([str(file)], interval=0.1)
+        collector.start()
+        before = collector.find(server.name)
+        seen: list[str] = []
+        for text in ("rubbish\n", "# nothing\n", None):
+            seen.append(collector.list_problem)
+            if text is None:
+                file.unlink()
+            else:
+                file.write_text(text)
+            wait_until(lambda: collector.list_problem not in seen, "the problem")
+            assert str(file) in collector.list_problem
+            assert len(collector.instances()) == 1
+        file.write_text(f"{free_address()}\n{server.name}\n")
+        wait_until(lambda: len(collector.instances()) == 2, "the new list")
+        wait_until(lambda: not collector.list_problem, "the end of the problem")
+        assert collector.find(server.name) is before
+        collector.stop()
