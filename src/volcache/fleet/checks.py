@@ -171,10 +171,10 @@ def _clocks(seen: Sequence[_Seen]) -> Iterator[Finding]:
     told = [one for one in seen if number(one.stats, "now")]
     usual = 0.0
     if len(told) >= _VOTERS_MIN:
-        usual = statistics.median(one.watched.clock_ahead for one in told)
+        usual = statistics.median(one.watched.about.clock_ahead for one in told)
     for one in told:
-        ahead = one.watched.clock_ahead - usual
-        if abs(ahead) > CLOCK_SECONDS + one.watched.clock_error:
+        ahead = one.watched.about.clock_ahead - usual
+        if abs(ahead) > CLOCK_SECONDS + one.watched.about.clock_error:
             whose = "most others" if len(told) >= _VOTERS_MIN else "this machine"
             way = "ahead of" if ahead > 0 else "behind"
             text = f"the clock of {one.target.name} is {span(abs(ahead))} {way} {whose}"

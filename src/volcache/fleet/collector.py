@@ -47,7 +47,7 @@ _ERRORS: Final = (
 )
 
 
-class Counters(NamedTuple):
+class Tally(NamedTuple):
     """What an instance counts since its start; or the same per second."""
 
     requests: float = 0.0
@@ -67,7 +67,7 @@ class Figures(NamedTuple):
     capacity_bytes: float = 0.0
     # GETs are those of keys, with HEADs and reads of memcached clients; not those of paths
     # under /-/. PUTs include what memcached clients store.
-    rates: Counters = Counters()
+    rates: Tally = Tally()
     durations: Histogram = Histogram()  # of GETs, in the time of the rates
 
     @property
@@ -102,7 +102,7 @@ def total(figures: Iterable[Figures]) -> Figures:
             found.keys + one.keys,
             found.live_bytes + one.live_bytes,
             found.capacity_bytes + one.capacity_bytes,
-            Counters(*map(sum, zip(found.rates, one.rates, strict=True))),
+            Tally(*map(sum, zip(found.rates, one.rates, strict=True))),
             found.durations.merged(one.durations),
         )
     return found
@@ -113,8 +113,18 @@ class _Sample(NamedTuple):
 
     at: float
     started: float
-    counters: Counters
+    counters: Tally
     durations: Histogram
+
+
+class About(NamedTuple):
+    """What else an instance has told."""
+
+    version: str = ""
+    mount_point: str = ""
+    uptime_seconds: float | None = None
+    clock_ahead: float = 0.0  # seconds; of our clock
+    clock_error: float = 0.0  # how wrong that may be, because the answer took time
 
 
 class Watched:
@@ -131,10 +141,7 @@ class Watched:
         self.failure = ""  # why it has not answered the last poll
         self.body = b""  # its last answer
         self.figures: Figures | None = None  # None: it does not answer.
-        self.clock_ahead = 0.0  # seconds; of our clock
-        self.clock_error = 0.0  # how wrong that may be, because the answer took time
-        self.version = self.mount_point = ""
-        self.uptime_seconds: float | None = None
+        self.about = About()
         self._window = window
         self._samples: deque[_Sample] = deque()
         self._compared: deque[tuple[float, Stats]] = deque()
@@ -169,11 +176,13 @@ class Watched:
         self._set_health(health_of(stats, before), now)
         self.failure, self.body = "", body
         clock = number(stats, "now")
-        self.clock_ahead = clock - (began + now) / 2 if clock else 0.0
-        self.clock_error = (now - began) / 2
-        self.version = _text(stats, "version")
-        self.mount_point = _text(stats, "store", "mount_point")
-        self.uptime_seconds = _count(stats, "uptime_seconds")
+        self.about = About(
+            _text(stats, "version"),
+            _text(stats, "store", "mount_point"),
+            _count(stats, "uptime_seconds"),
+            clock - (began + now) / 2 if clock else 0.0,
+            (now - began) / 2,
+        )
         self._add_sample(stats, now)
         self._keep_errors(stats, now)
 
@@ -181,7 +190,7 @@ class Watched:
         """Let it be down."""
         health = health_of(error)
         self._set_health(health, now)
-        self.failure, self.figures, self.uptime_seconds = health.problem, None, None
+        self.failure, self.figures, self.about = health.problem, None, About()
 
     def _set_health(self, health: Health, now: float) -> None:
         if self.target.is_down:
@@ -196,7 +205,7 @@ class Watched:
         if samples and not _is_later(sample, samples[-1]):
             samples.clear()
         up = max(number(stats, "uptime_seconds"), 1e-3)
-        start = _Sample(now - up, sample.started, Counters(), Histogram())
+        start = _Sample(now - up, sample.started, Tally(), Histogram())
         self.figures = _between(samples[0] if samples else start, sample, stats)
         samples.append(sample)
         while samples[0].at < now - self._window:
@@ -402,7 +411,7 @@ def _sample(stats: Stats, now: float) -> _Sample:
         if at(row, "method") == "PUT"
     )
     found = sum(_count(requests, "hits", tier) for tier in ("MEMC", "DISK"))
-    counters = Counters(
+    counters = Tally(
         requests=_count(requests, "total") + _count(commands, "total"),
         hits=found + _count(commands, "hits"),
         misses=_count(requests, "missed") + _count(commands, "misses"),
@@ -432,7 +441,7 @@ def _between(before: _Sample, after: _Sample, stats: Stats) -> Figures:
         _count(stats, "store", "keys"),
         _count(stats, "store", "live_bytes"),
         capacity_bytes(stats),
-        Counters(*(max(0.0, now - then) / seconds for now, then in pairs)),
+        Tally(*(max(0.0, now - then) / seconds for now, then in pairs)),
         after.durations.without(before.durations),
     )
 

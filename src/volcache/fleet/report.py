@@ -74,9 +74,9 @@ def as_json(rows: Sequence[Watched]) -> dict[str, Any]:
                 "state": row.health.state,
                 "problem": row.health.problem,
                 "since": row.since,
-                "version": row.version or None,
-                "mount_point": row.mount_point or None,
-                "uptime_seconds": row.uptime_seconds,
+                "version": row.about.version or None,
+                "mount_point": row.about.mount_point or None,
+                "uptime_seconds": row.about.uptime_seconds,
                 **_figures_json(row.figures),
             }
             for row in rows

@@ -44,7 +44,7 @@ class Target(NamedTuple):
     is_down: bool = False  # nginx's list excludes it.
 
 
-class _Found(NamedTuple):
+class _Named(NamedTuple):
     """A target, and where it is written."""
 
     target: Target
@@ -71,7 +71,7 @@ def read_targets(
         ConfigError: A file cannot be read, something in it is not an instance, an
             instance is named twice, or there are no instances at all.
     """
-    known: dict[str, _Found] = {}
+    known: dict[str, _Named] = {}
     sources = sources_of(sources, default)
     for source in sources:
         for found in _read(source):
@@ -88,7 +88,7 @@ def read_targets(
     return [found.target for found in known.values()]
 
 
-def _read(source: str) -> Iterator[_Found]:
+def _read(source: str) -> Iterator[_Named]:
     """Yield what one source names."""
     if not _is_file(source):
         try:
@@ -100,7 +100,7 @@ def _read(source: str) -> Iterator[_Found]:
                     " addresses such as 127.0.0.1:1234"
                 ) from None
             raise ConfigError(f"{error}, or the path of a file that exists") from None
-        yield _Found(Target(url.partition("://")[2], url), "the arguments")
+        yield _Named(Target(url.partition("://")[2], url), "the arguments")
         return
     path = Path(source)
     if path.suffix == ".toml":
@@ -120,7 +120,7 @@ def _is_file(source: str) -> bool:
         return False
 
 
-def _of_inventory(path: Path) -> Iterator[_Found]:
+def _of_inventory(path: Path) -> Iterator[_Named]:
     for instance in load_inventory(path).instances:
         target = Target(
             instance.name,
@@ -128,10 +128,10 @@ def _of_inventory(path: Path) -> Iterator[_Found]:
             instance.weight,
             instance.machine.name,
         )
-        yield _Found(target, str(path))
+        yield _Named(target, str(path))
 
 
-def _of_list(source: str, lines: Iterable[tuple[int, str]]) -> Iterator[_Found]:
+def _of_list(source: str, lines: Iterable[tuple[int, str]]) -> Iterator[_Named]:
     """Yield the addresses of a list with one in each line."""
     for number, line in lines:
         text = _without_comment(line).strip()
@@ -145,10 +145,10 @@ def _of_list(source: str, lines: Iterable[tuple[int, str]]) -> Iterator[_Found]:
                 f'{place}: "{_shown(text)}" is not the address of an instance; allowed is'
                 " one HOST:PORT or URL in each line, and comments after #"
             ) from None
-        yield _Found(Target(url.partition("://")[2], url), place)
+        yield _Named(Target(url.partition("://")[2], url), place)
 
 
-def _of_nginx(source: str, lines: Iterable[tuple[int, str]]) -> Iterator[_Found]:
+def _of_nginx(source: str, lines: Iterable[tuple[int, str]]) -> Iterator[_Named]:
     """Yield the servers of nginx's list."""
     words: list[str] = []
     first = 0
@@ -158,7 +158,7 @@ def _of_nginx(source: str, lines: Iterable[tuple[int, str]]) -> Iterator[_Found]
             words += part.split()
             if words:
                 place = f"{source}, line {first or number}"
-                yield _Found(_server(place, words), place)
+                yield _Named(_server(place, words), place)
             words, first = [], 0
         words += rest.split()
         first = first or (number if words else 0)

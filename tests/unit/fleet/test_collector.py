@@ -96,8 +96,8 @@ def test_wrong_numbers_are_zero_or_unknown(part: dict[str, Any]) -> None:
         json.dumps([*one.figures.rates, one.figures.p99_seconds], allow_nan=False)
     else:
         assert (one.health.state, one.failure) == ("down", one.health.problem)
-    assert one.version.isprintable()
-    assert len(one.version) < 300
+    assert one.about.version.isprintable()
+    assert len(one.about.version) < 300
 
 
 def test_instance_that_is_down_has_no_figures() -> None:
