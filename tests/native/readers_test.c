@@ -18,7 +18,7 @@ static int test_clock_gettime(clockid_t clock, struct timespec *now);
 #undef clock_gettime
 #include "check.h"
 
-enum { THREADS = 4, JOBS = 60 };
+enum { THREADS = 4, JOBS = 256 };
 
 static _Atomic int64_t now_ns = 1000000000, read_takes_ns;
 static sem_t begun, may_end, done, woken;

@@ -7,8 +7,9 @@
 #include "clock.h"
 
 enum {
-    /* For so many jobs more there is one thread more, while the disk is quick. */
-    JOBS_PER_THREAD = 16,
+    /* For so many jobs more there is one thread more, while the disk is quick: each has as large a
+     * share of the processors as a loop. */
+    JOBS_PER_THREAD = 64,
     /* The disk is slow if more than half of the last reads, about so many, were. */
     READS_KEPT = 32,
 };
