@@ -298,7 +298,7 @@ BINARY_KEYS: Final = [b64encode(key) for key in (b"a b", b"  ", "\u00fc".encode(
 _VALUES: Final = [
     b"", b"0", b"5", b"10", b"99", b"007", b" 7", b"7 x", b"+3", b"1\t", b"5\0", b"abc",
     b"9" * 19, b"18446744073709551615", b"18446744073709551616", b"0" * 30 + b"4",
-    b"get a\r\n", b"x\n", b"x" * 2000, b"x" * 5000, b"1\n2",
+    b"get a\r\n", b"x\n", b"x" * 2999, b"x" * 3001, b"1\n2",
 ]  # fmt: skip
 _BAD_NUMBERS: Final = [b"abc", b"1x", b"-", b"9" * 25]
 _DELTAS: Final = [b"0", b"1", b"5", b"100", b"18446744073709551615", b"+2", b"-0"]
@@ -320,7 +320,7 @@ def _mostly(usual: Sequence[Any], odd: Sequence[Any]) -> st.SearchStrategy[Any]:
 
 
 _exptime = _mostly(
-    [b"0", b"0", b"1000", b"-1", b"100000", b"2592001", b"2592000"], _BAD_NUMBERS
+    [b"0", b"50", b"1000", b"-1", b"100000", b"2592001", b"2592000"], _BAD_NUMBERS
 )
 _flags = _mostly([b"0", b"1", b"4294967295"], [b"abc", b"-1", b"1x", b"+7"])
 _noreply = _mostly([b""], [b" noreply", b" Noreply", b" 0"])
@@ -443,6 +443,7 @@ def _maybe(letter: bytes, values: st.SearchStrategy[bytes], one_in: int) -> Any:
 
 
 _ttl = _mostly([b"0", b"1000", b"100000", b"50000"], [b"-1"])
+_set_ttl = _mostly([b"0", b"50", b"1000"], [b"-1"])
 _delta = st.sampled_from(_DELTAS)
 _mode = st.sampled_from([b"S", b"E", b"R", b"A", b"P"])
 _direction = st.sampled_from([b"I", b"D", b"+", b"-"])
@@ -452,7 +453,7 @@ _OPTIONS: Final[dict[bytes, list[Any]]] = {
         _maybe(b"R", _ttl, 4),
         _maybe(b"N", st.sampled_from([b"0", b"1000", b"50000"]), 4),
     ],
-    b"ms": [_maybe(b"M", _mode, 2), _maybe(b"F", _flags, 2), _maybe(b"T", _ttl, 2)],
+    b"ms": [_maybe(b"M", _mode, 2), _maybe(b"F", _flags, 2), _maybe(b"T", _set_ttl, 2)],
     b"md": [],
     b"ma": [
         _maybe(b"M", _direction, 2),
