@@ -206,7 +206,7 @@ def check_client(folder: Path) -> None:
         nodes = [f"127.0.0.1:{port}" for port in ports]
         with volcache_client.Client(nodes, on_error="miss") as client:
             for key in keys:
-                client.put(key, key.encode())
+                client.set(key, key.encode())
             found = [client.get(key) for key in keys]
             _require(found == [key.encode() for key in keys], "a value was not found")
             started[0].send_signal(signal.SIGKILL)

@@ -241,7 +241,7 @@ class VolcacheClient(Threaded):
 
     def put(self, key: str) -> None:
         """Store the value."""
-        self._client.put(key, VALUE)
+        self._client.set(key, VALUE)
 
     def close(self) -> None:
         """Close its connections."""
@@ -494,7 +494,7 @@ class VolcacheAsync(Asynchronous):
 
     async def put(self, key: str) -> None:
         """Store the value."""
-        await self._client.put(key, VALUE)
+        await self._client.set(key, VALUE)
 
     async def end(self) -> None:
         """Close its connections."""

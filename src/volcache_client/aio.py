@@ -1,80 +1,60 @@
-"""
-The client for asyncio.
-
-Tasks may be cancelled at any point: a request in work is ended with its connection, the
-operation is counted as an error, and a lease is given back by a task in the background,
-which `close` waits for.
-"""
+"""The client for asyncio. `tools/make_client.py` makes `client.py` of this file."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import warnings
 from contextlib import asynccontextmanager
 from functools import partial
-from inspect import isawaitable, iscoroutinefunction
 from typing import (
     TYPE_CHECKING,
     Any,
     BinaryIO,
     Final,
-    Generic,
     Literal,
-    NamedTuple,
     ParamSpec,
-    Self,
     TypeVar,
     overload,
 )
 
-from volcache_client.aio_flights import Flight, NotMadeError
-from volcache_client.aio_streams import AsyncStream
-from volcache_client.aio_transport import AsyncTransport
-from volcache_client.core import Core
-from volcache_client.errors import ClientUsageError, InvalidArgumentError
+from volcache_client.base import distinct, results_by_key
+from volcache_client.errors import NodeError
+from volcache_client.headers import checked_etag
+from volcache_client.making import Making
 from volcache_client.memo import AsyncCachedFunction, CachedFunction, CallKeys
-from volcache_client.messages import Open, Send, Sleep
-from volcache_client.options import OptionArguments, make_options
-from volcache_client.serializers import make_codec
+from volcache_client.messages import Item
+from volcache_client.operations import IF_ABSENT, IF_PRESENT
+from volcache_client.task_client import TaskClient
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import (
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Iterable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
-    from types import TracebackType
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
     from typing import Unpack
 
-    from volcache_client.core import Source
-    from volcache_client.messages import Call, Item, Operation, Stat, Step
-    from volcache_client.metrics import Metrics
+    from volcache_client.core import Core, Source
+    from volcache_client.messages import Operation, Stat
+    from volcache_client.operations import Streamed
+    from volcache_client.options import OptionArguments
     from volcache_client.serializers import ValueSerializer
 
 K = TypeVar("K", bound="str | bytes")
 P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 V = TypeVar("V")
 
-_log: Final = logging.getLogger("volcache_client")
+_PART_BYTES: Final = 1 << 16
 
 
-class AsyncClient(Generic[V]):
+class AsyncClient(TaskClient[V]):
     """
     A client of one URL or of many nodes; used by all tasks of one event loop.
 
-    The first call binds it to the loop in which it runs. It is closed by `close`, or by
-    leaving `async with`.
+    It is closed by `close`, or by leaving `async with`.
+
+    A key is str, as UTF-8, or bytes. `ttl` is in seconds; None: `default_ttl` of the
+    options; `math.inf`: no expiry.
 
     All methods that ask a node raise, besides what is listed with them:
         CacheError: See `errors.py` and the option `on_error`.
+        InvalidKeyError: The service has no such key.
         ClientUsageError: The client is closed, or is used from another event loop.
     """
 
@@ -102,37 +82,30 @@ class AsyncClient(Generic[V]):
         serializer: ValueSerializer[V],
         **options: Unpack[OptionArguments],
     ) -> None: ...
-    def __init__(
-        self,
-        nodes: Source,
-        *,
-        serializer: ValueSerializer[V] | Literal["json"] | None = None,
-        **options: Unpack[OptionArguments],
-    ) -> None:
+    def __init__(self, nodes: Source, **options: Any) -> None:
         """
-        Open no connection yet; may be called outside of an event loop.
+        Open no connection yet.
 
         Args:
-            nodes: As for `Client`; a function may return an awaitable.
-            serializer: Of values; None: they are bytes.
-            options: See `Options`.
+            nodes: One address, such as "http://127.0.0.1:8080"; a list of them, with
+                weights; the path of such a list; or a function that returns one.
+            options: See `Options`; and `serializer`, of values; None: they are bytes.
 
         Raises:
             InvalidArgumentError: One is wrong; the text says what is allowed.
         """
-        self._loop: asyncio.AbstractEventLoop | None = None
-        checked = make_options(options)
-        self._core: Final[Core[V]] = Core(nodes, make_codec(serializer), checked)
-        self._transport: Final = AsyncTransport(checked)
-        self._flights: Final[dict[bytes, Flight[V]]] = {}
-        self._finishing: Final[set[asyncio.Task[None]]] = set()
-        self._is_closed = False
+        super().__init__(nodes, **options)
 
     # --- Reading ------------------------------------------------------------------
 
-    async def get(self, key: str | bytes) -> V | None:
-        """Return the value of a key; None for a miss."""
-        return await self._run(self._core.get(key))
+    @overload
+    async def get(self, key: str | bytes, default: None = None) -> V | None: ...
+    @overload
+    async def get(self, key: str | bytes, default: T) -> V | T: ...
+    async def get(self, key: str | bytes, default: T | None = None) -> V | T | None:
+        """Return the value of a key; the default for a miss."""
+        found = await self._run(self._core.get(key))
+        return default if found is None else found[0]
 
     async def get_item(self, key: str | bytes) -> Item[V] | None:
         """Return the value of a key and what is known of it; None for a miss."""
@@ -140,52 +113,47 @@ class AsyncClient(Generic[V]):
 
     async def get_many(self, keys: Iterable[K]) -> dict[K, V]:
         """
-        Return the values of those keys that are found, in their order.
+        Return the values of those keys that are found, by the keys as they are given.
 
-        Up to `connections_max` are read at a time. All keys are tried; then the error of
-        the first one that failed is raised.
+        There is one request for each key, up to `connections_max` at a time. All keys are
+        tried; then the error of the first one that failed is raised.
         """
-        items = await self._each(
-            _checked_keys(keys), lambda key: self._run(self._core.get_item(key))
-        )
-        return {key: item.value for key, item in items.items()}
+        found = await self._each(keys, self._core.get)
+        return {key: value for key, (value,) in found.items()}
 
     async def stat(self, key: str | bytes) -> Stat | None:
-        """Return what is known of a value; None for a miss."""
+        """Return what is known of a value, which is not read; None for a miss."""
         return await self._run(self._core.stat(key))
 
     @asynccontextmanager
-    async def stream(self, key: str | bytes) -> AsyncIterator[AsyncStream | None]:
+    async def stream(self, key: str | bytes) -> AsyncIterator[AsyncReader | None]:
         """
         Open a value to read it in parts, as bytes, without the serializer.
 
-        It holds a connection until the end of `async with`. `timeout` applies between two
+        It holds a connection until the end of the block. `timeout` applies between two
         parts, not to the whole.
 
         Yields:
-            A stream; None for a miss.
+            A reader; None for a miss.
 
         Example:
-            async with client.stream("large") as stream:
-                if stream is not None:
-                    async for part in stream:
+            async with client.stream("large") as reader:
+                if reader is not None:
+                    async for part in reader:
                         file.write(part)
         """
-        core = self._core
-        streamed = await self._run(core.stream(key))
+        streamed = await self._run(self._core.stream(key))
         if streamed is None:
             yield None
             return
         try:
-            yield AsyncStream(
-                streamed, lambda error: core.stream_failed(streamed.node, error)
-            )
+            yield AsyncReader(self._core, streamed)
         finally:
             streamed.body.close()
 
     # --- Writing ------------------------------------------------------------------
 
-    async def put(
+    async def set(
         self,
         key: str | bytes,
         value: V,
@@ -194,23 +162,18 @@ class AsyncClient(Generic[V]):
         content_type: str | None = None,
     ) -> str | None:
         """Store a value; return its ETag, None if it was dropped."""
-        return await self._run(self._core.put(key, value, ttl, content_type))
+        return await self._run(self._core.set("set", key, value, ttl, content_type))
 
-    async def put_many(
+    async def set_many(
         self, values: Mapping[K, V], ttl: float | None = None
     ) -> dict[K, str]:
-        """
-        Store values; return the ETags of those that were not dropped.
-
-        Up to `connections_max` are written at a time. All are tried; then the error of the
-        first one that failed is raised.
-        """
+        """Store values, as `get_many`; return the ETags of those that were stored."""
         values = dict(values)
         return await self._each(
-            list(values), lambda key: self._run(self._core.put(key, values[key], ttl))
+            values, lambda key: self._core.set("set", key, values[key], ttl)
         )
 
-    async def put_file(
+    async def set_file(
         self,
         key: str | bytes,
         source: str | os.PathLike[str] | BinaryIO,
@@ -221,8 +184,7 @@ class AsyncClient(Generic[V]):
         """
         Store a file, without the serializer; return its ETag, None if it was dropped.
 
-        It is read in a thread, 1 MiB at a time. `timeout` applies to each part that is
-        sent, not to the whole.
+        It is not in memory as a whole. `timeout` applies to each part that is sent.
 
         Args:
             key: Of the value.
@@ -235,7 +197,7 @@ class AsyncClient(Generic[V]):
             InvalidArgumentError: It is not a binary file, or became shorter meanwhile.
             OSError: It cannot be read.
         """
-        return await self._run(self._core.put_file(key, source, ttl, content_type))
+        return await self._run(self._core.set_file(key, source, ttl, content_type))
 
     async def add(
         self,
@@ -246,9 +208,24 @@ class AsyncClient(Generic[V]):
         content_type: str | None = None,
     ) -> str | None:
         """Store a value if there is none; return its ETag, None if there is one."""
-        return await self._run(self._core.add(key, value, ttl, content_type))
+        return await self._run(
+            self._core.set("add", key, value, ttl, content_type, IF_ABSENT)
+        )
 
     async def replace(
+        self,
+        key: str | bytes,
+        value: V,
+        ttl: float | None = None,
+        *,
+        content_type: str | None = None,
+    ) -> str | None:
+        """Store a value if there is one; return its ETag, None if there is none."""
+        return await self._run(
+            self._core.set("replace", key, value, ttl, content_type, IF_PRESENT)
+        )
+
+    async def cas(
         self,
         key: str | bytes,
         value: V,
@@ -258,20 +235,80 @@ class AsyncClient(Generic[V]):
         content_type: str | None = None,
     ) -> str | None:
         """Store a value if that with the ETag is stored; return its ETag, else None."""
-        return await self._run(self._core.replace(key, value, etag, ttl, content_type))
+        condition = {"If-Match": checked_etag(etag)}
+        return await self._run(
+            self._core.set("cas", key, value, ttl, content_type, condition)
+        )
+
+    async def touch(self, key: str | bytes, ttl: float | None = None) -> bool:
+        """
+        Let a value expire at another time; return whether there is one.
+
+        It is read and stored again, unless it changes meanwhile; `incr` and `decr` as well.
+
+        Raises:
+            ConflictError: It has changed 16 times meanwhile.
+        """
+        return bool(await self._run(self._core.touch(key, ttl)))
+
+    async def incr(
+        self,
+        key: str | bytes,
+        delta: int = 1,
+        *,
+        initial: int | None = None,
+        ttl: float | None = None,
+    ) -> int | None:
+        """
+        Add to a number of 64 bits, stored as ASCII digits; it starts again at 2**64.
+
+        Args:
+            key: Of the number.
+            delta: What is added.
+            initial: Stored and returned if there is no number; None: nothing is stored.
+            ttl: Of `initial`; the time to live of a number that is there stays.
+
+        Returns:
+            The number; None if there is none.
+
+        Raises:
+            InvalidArgumentError: An argument is wrong, or the value is not a number.
+            ConflictError: It has changed 16 times meanwhile.
+        """
+        return await self._run(self._core.incr(key, delta, initial, ttl))
+
+    async def decr(
+        self,
+        key: str | bytes,
+        delta: int = 1,
+        *,
+        initial: int | None = None,
+        ttl: float | None = None,
+    ) -> int | None:
+        """Subtract from a number, which stops at 0; otherwise as `incr`."""
+        return await self._run(self._core.incr(key, delta, initial, ttl, sign=-1))
 
     async def delete(self, key: str | bytes, etag: str | None = None) -> bool:
         """Remove a value, that with the ETag if given; return whether it was stored."""
         return bool(await self._run(self._core.delete(key, etag)))
+
+    async def delete_many(self, keys: Iterable[str | bytes]) -> int:
+        """Remove values, as `get_many`; return how many there were."""
+        return sum((await self._each(keys, self._core.delete)).values())
 
     async def purge(self, prefix: str | bytes) -> None:
         """
         Make everything stored so far under a prefix a miss, on all nodes.
 
         Raises:
-            CacheError: The first error of a node, with any `on_error`.
+            InvalidArgumentError: The prefix is empty, or there is no `admin_token`.
+            CacheError: The first error of a node, with any `on_error`; all were asked.
         """
         await self._run(self._core.purge(prefix))
+
+    async def clear(self) -> None:
+        """Make everything under the prefix of the client a miss, or all; see `purge`."""
+        await self._run(self._core.purge(None))
 
     # --- Making what is missing ---------------------------------------------------
 
@@ -280,43 +317,35 @@ class AsyncClient(Generic[V]):
         key: str | bytes,
         make: Callable[[], Awaitable[V] | V],
         ttl: float | None = None,
+        *,
+        stale: float = 0.0,
     ) -> V:
         """
         Return the value of a key; make and store it if there is none.
 
-        Tasks that call this at the same time for one key share one making, and so do other
-        clients and processes, by a lease. A task that is cancelled does not end it for the
-        others; when all that wait are cancelled, it is cancelled as well, and the last one
-        returns when `make` has ended.
+        Of all callers, also of other processes, one makes it, and the others wait; see
+        `lease_seconds` of `Options`. It is returned also if it cannot be stored. What
+        `make` raises is raised for all callers of this process that wait.
 
         Args:
             key: Of the value.
-            make: Returns the value or an awaitable of it. It runs in a task of its own, in
-                the context of the caller; one that is not asynchronous blocks the loop.
+            make: Returns the value.
             ttl: Seconds.
+            stale: Seconds for which an expired value is still returned, while one of all
+                callers renews it in the background. Other methods read it for that time
+                like any value. An error of the renewal is logged.
 
         Raises:
             ClientUsageError: `make` calls this for the key that it makes.
-            Exception: What `make` raises.
         """
-        stored = self._core.stored_key(key)
-        has_waited = False
-        while True:
-            self._enter()
-            flight = self._flights.get(stored)
-            if flight is None or not flight.is_wanted:
-                return await self._lead(stored, self._core.get_or_set(key, make, ttl))
-            if flight.is_inside:
-                raise ClientUsageError(
-                    f"get_or_set of {key!r} within its own make would wait for itself"
-                )
-            if not has_waited:
-                has_waited = True
-                self._core.counters.waited()
-            try:
-                return self._core.copied(await flight.join())
-            except NotMadeError:
-                continue
+        making = Making(self._core, key, make, ttl, stale)
+        found = await self._run(making.find())
+        if not isinstance(found, Item):
+            return await self._make_once(making.stored, making.make(found))
+        if making.is_stale(found):
+            self._renew(making)
+        value: V = found.value
+        return value
 
     def memoize(
         self,
@@ -324,19 +353,21 @@ class AsyncClient(Generic[V]):
         *,
         key: Callable[..., str | bytes] | None = None,
         prefix: str | None = None,
+        stale: float = 0.0,
     ) -> Callable[[Callable[P, Awaitable[V]]], AsyncCachedFunction[P, V]]:
         """
-        Return a decorator that keeps the results of an asynchronous function.
+        Return a decorator for a function whose results are kept, as by `get_or_set`.
 
         Args:
             ttl: Seconds.
             key: Returns the key for the arguments of a call. For a method it is called
                 with the instance first. None: see `CallKeys`.
             prefix: In the place of module and name of the function in its keys.
+            stale: See `get_or_set`.
 
         Raises:
-            InvalidArgumentError: The function is not a coroutine, or its name is not its
-                own.
+            InvalidArgumentError: The function is one for the other client, or its name is
+                not its own.
 
         Example:
             @client.memoize(ttl=60)
@@ -347,259 +378,52 @@ class AsyncClient(Generic[V]):
         """
 
         def decorate(function: Callable[P, Awaitable[V]]) -> AsyncCachedFunction[P, V]:
-            if not iscoroutinefunction(function):
-                raise InvalidArgumentError(
-                    f"{function!r} is not a coroutine; use Client.memoize"
-                )
+            self._check_function(function)
             key_of = CallKeys(function, key, prefix).of
-            get_or_set = partial(self.get_or_set, ttl=ttl)
+            get_or_set = partial(self.get_or_set, ttl=ttl, stale=stale)
             return CachedFunction(function, key_of, get_or_set, self.delete)
 
         return decorate
 
-    async def _lead(self, stored: bytes, operation: Operation[V]) -> V:
-        """Look for the value, and make it in a task if it is not found at once."""
-
-        def ended(flight: Flight[V]) -> None:
-            if self._flights.get(stored) is flight:
-                del self._flights[stored]
-
-        flight = self._flights[stored] = Flight(ended)
-        try:
-            step = _resumed(operation, None)
-            if isinstance(step, Send):  # The first look.
-                step = await self._advance(operation, step)
-        except BaseException as error:
-            flight.fail(error if isinstance(error, Exception) else NotMadeError())
-            raise
-        if isinstance(step, _Result):
-            value: V = step.value
-            flight.land(value)
-            return value
-        try:
-            return await flight.make(self._drive(operation, step))
-        except asyncio.CancelledError:
-            self._check_cancelled()
-            raise
-
-    # --- Numbers, and the end -----------------------------------------------------
-
-    def metrics(self) -> Metrics:
-        """Return numbers of operations and nodes since the client was made."""
-        return self._core.metrics(self._transport.connections())
-
-    async def close(self) -> None:
-        """
-        Close all connections; it may be called again.
-
-        What makes a value for `get_or_set` is cancelled, and operations that are not
-        complete raise `ClientUsageError`.
-        """
-        loop = self._loop
-        self._is_closed = True
-        self._loop = None
-        if loop is None:
-            return
-        if loop is not asyncio.get_running_loop():
-            self._transport.abandon(loop)
-            return
-        flights = [flight for flight in self._flights.values() if not flight.is_inside]
-        for flight in flights:
-            flight.cancel()
-        for flight in flights:
-            await flight.ended()
-        while self._finishing:
-            await asyncio.wait(self._finishing)
-        await self._transport.close()
-
-    async def __aenter__(self) -> Self:
-        self._enter()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def __del__(self) -> None:
-        loop = getattr(self, "_loop", None)  # None also if an option was wrong.
-        if loop is not None and self._transport.abandon(loop):
-            warnings.warn(
-                "an AsyncClient was not closed; use `async with` or `await client.close()`",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
-
-    # --- Steps --------------------------------------------------------------------------
-
-    def _enter(self) -> None:
-        """
-        Bind the client to the running loop, the first time.
-
-        Raises:
-            ClientUsageError: It is closed, or belongs to another loop.
-        """
-        loop = asyncio.get_running_loop()
-        if loop is self._loop:
-            return
-        if self._is_closed:
-            raise ClientUsageError("the client is closed")
-        if self._loop is not None:
-            raise ClientUsageError(
-                "the client belongs to another event loop: that of its first call; use one"
-                " client for each loop"
-            )
-        self._loop = loop
-
-    async def _run(self, operation: Operation[T]) -> T:
-        """Perform the steps of an operation; return its result."""
-        self._enter()
-        step = _resumed(operation, None)
-        while not isinstance(step, _Result):
-            step = await self._advance(operation, step)
-        result: T = step.value
-        return result
-
-    async def _drive(self, operation: Operation[T], step: Step | _Result[T]) -> T:
-        """Take a step and all that follow; return the result."""
-        while not isinstance(step, _Result):
-            step = await self._advance(operation, step)
-        result: T = step.value
-        return result
-
-    async def _advance(self, operation: Operation[T], step: Step) -> Step | _Result[T]:
-        """Take a step; return the next one, or the result."""
-        result: object
-        try:
-            if isinstance(step, Send):
-                result = await self._transport.send(step)
-            elif isinstance(step, Open):
-                result = await self._transport.open(step)
-            elif isinstance(step, Sleep):
-                result = await asyncio.sleep(step.seconds, None)
-            else:
-                result = await self._call(step)
-        except Exception as error:  # noqa: BLE001 - The operation decides.
-            return _thrown(operation, error)
-        except GeneratorExit:  # The loop ended before this task.
-            operation.close()
-            raise
-        except BaseException as error:
-            following = _thrown(operation, error)
-            if not isinstance(following, _Result):
-                self._finish_soon(operation, following)
-            raise
-        return _resumed(operation, result)
-
-    async def _call(self, step: Call) -> object:
-        result = step.function()
-        if isawaitable(result):
-            result = await result
-        # It may have returned a list of nodes, which is used when the next step is taken.
-        asyncio.get_running_loop().call_soon(self._keep_nodes)
-        return result
-
-    def _keep_nodes(self) -> None:
-        """Close the connections to nodes that are not in the list any longer."""
-        self._transport.keep(self._core.nodes.all())
-
-    def _finish_soon(self, operation: Operation[Any], step: Step) -> None:
-        """Take the last steps of an operation whose task was cancelled."""
-        task = asyncio.create_task(self._finish(operation, step))
-        self._finishing.add(task)
-        task.add_done_callback(self._finishing.discard)
-
-    async def _finish(self, operation: Operation[Any], step: Step) -> None:
-        try:
-            await self._drive(operation, step)
-        except asyncio.CancelledError:
-            pass  # That of the task, which the operation raises at its end.
-        except Exception:  # noqa: BLE001 - It has no caller any longer.
-            _log.exception("the end of a cancelled operation failed")
-
     async def _each(
-        self, keys: Sequence[K], act: Callable[[K], Awaitable[T | None]]
+        self, keys: Iterable[K], operation_of: Callable[[K], Operation[T | None]]
     ) -> dict[K, T]:
-        """Return the results for keys that have one; some are asked for at a time."""
-        done = _Done[K, T]({}, {})
-        waiting = iter(dict.fromkeys(keys))
-        workers = min(len(keys), self._core.options.connections_max)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(workers):
-                group.create_task(_try_keys(waiting, act, done))
-        for key in keys:
-            if key in done.errors:
-                raise _with_note(done.errors[key], len(done.errors) - 1, len(keys))
-        return {key: done.results[key] for key in keys if key in done.results}
+        listed = distinct(keys)
+        results = await self._gather([operation_of(key) for key in listed])
+        return results_by_key(listed, results)
 
-    def _check_cancelled(self) -> None:
+
+class AsyncReader:
+    """
+    A value that is read in parts, by one task at a time; see `AsyncClient.stream`.
+
+    Attributes:
+        stat: What is known of the value.
+    """
+
+    def __init__(self, core: Core[Any], streamed: Streamed) -> None:
+        """Use `stream` of a client."""
+        self.stat: Final[Stat] = streamed.stat
+        self._core: Final = core
+        self._streamed: Final = streamed
+
+    async def read(self, size: int = -1) -> bytes:
         """
-        Return if this task was cancelled.
+        Return up to `size` bytes, less only at the end; with -1 all that are left.
 
         Raises:
-            ClientUsageError: `close` has cancelled what it waited for.
+            NodeError: The value ends before its size, with any `on_error`; what was read
+                is not complete.
+            ClientUsageError: The block of `stream` has ended.
         """
-        task = asyncio.current_task()
-        if self._is_closed and task is not None and not task.cancelling():
-            raise ClientUsageError("the client was closed before the value was made")
-
-
-class _Result(NamedTuple, Generic[T]):
-    """What an operation returned."""
-
-    value: T
-
-
-class _Done(NamedTuple, Generic[K, T]):
-    """What became of the keys that were tried."""
-
-    results: dict[K, T]
-    errors: dict[K, Exception]
-
-
-async def _try_keys(
-    keys: Iterator[K], act: Callable[[K], Awaitable[T | None]], done: _Done[K, T]
-) -> None:
-    """Try keys until there are no more; several tasks take them from one iterator."""
-    for key in keys:
         try:
-            result = await act(key)
-        except Exception as error:  # noqa: BLE001 - The caller raises it.
-            done.errors[key] = error
-        else:
-            if result is not None:
-                done.results[key] = result
+            part: bytes = await self._streamed.body.read(None if size < 0 else size)
+        except NodeError as error:
+            self._core.stream_failed(self._streamed.node, error)
+            raise
+        return part
 
-
-def _with_note(error: Exception, others: int, tried: int) -> Exception:
-    if others:
-        error.add_note(f"and {others} more of {tried} keys")
-    return error
-
-
-def _resumed(operation: Operation[T], result: object) -> Step | _Result[T]:
-    """Give an operation the result of its step; return the next one."""
-    try:
-        return operation.send(result)
-    except StopIteration as stop:
-        return _Result(stop.value)
-
-
-def _thrown(operation: Operation[T], error: BaseException) -> Step | _Result[T]:
-    """Raise an error in an operation; return the next step."""
-    try:
-        return operation.throw(error)
-    except StopIteration as stop:
-        return _Result(stop.value)
-
-
-def _checked_keys(keys: Iterable[K]) -> list[K]:
-    if isinstance(keys, str | bytes):
-        raise InvalidArgumentError(
-            f"{keys!r} is one key; allowed is an iterable of keys, such as a list"
-        )
-    return list(keys)
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield all parts that are left."""
+        while part := await self.read(_PART_BYTES):
+            yield part

@@ -1,11 +1,7 @@
-"""The client for threads, on urllib3."""
+"""The client for threads; made by `tools/make_client.py` of `aio.py`: edit that."""
 
 from __future__ import annotations
 
-import inspect
-import os
-import time
-import weakref
 from contextlib import contextmanager
 from functools import partial
 from typing import (
@@ -13,44 +9,54 @@ from typing import (
     Any,
     BinaryIO,
     Final,
-    Generic,
     Literal,
     ParamSpec,
-    Self,
     TypeVar,
-    cast,
     overload,
 )
 
-from volcache_client.core import Core
-from volcache_client.errors import ClientUsageError, InvalidArgumentError, NodeError
-from volcache_client.memo import CachedFunction, CallKeys
-from volcache_client.messages import Item, Open, Send, Sleep
-from volcache_client.options import OptionArguments, make_options
-from volcache_client.serializers import make_codec
-from volcache_client.threads import Flights, Workers, first_error
-from volcache_client.transport import Body, Transport
+from volcache_client.base import distinct, results_by_key
+from volcache_client.errors import NodeError
+from volcache_client.headers import checked_etag
+from volcache_client.making import Making
+from volcache_client.memo import CachedFunction, CallKeys, SyncCachedFunction
+from volcache_client.messages import Item
+from volcache_client.operations import IF_ABSENT, IF_PRESENT
+from volcache_client.thread_client import ThreadClient
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import TracebackType
     from typing import Unpack
 
-    from volcache_client.core import Source, Streamed
-    from volcache_client.messages import Operation, Stat, Step
-    from volcache_client.metrics import Metrics
+    from volcache_client.core import Core, Source
+    from volcache_client.messages import Operation, Stat
+    from volcache_client.operations import Streamed
+    from volcache_client.options import OptionArguments
     from volcache_client.serializers import ValueSerializer
 
-K = TypeVar("K", bound=str | bytes)
+K = TypeVar("K", bound="str | bytes")
 P = ParamSpec("P")
-V = TypeVar("V")
 T = TypeVar("T")
+V = TypeVar("V")
 
 _PART_BYTES: Final = 1 << 16
 
 
-class Client(Generic[V]):
-    """A client of one URL or of many nodes; used by all threads of a process."""
+class Client(ThreadClient[V]):
+    """
+    A client of one URL or of many nodes; used by all threads of a process.
+
+    It is closed by `close`, or by leaving `with`.
+
+    A key is str, as UTF-8, or bytes. `ttl` is in seconds; None: `default_ttl` of the
+    options; `math.inf`: no expiry.
+
+    All methods that ask a node raise, besides what is listed with them:
+        CacheError: See `errors.py` and the option `on_error`.
+        InvalidKeyError: The service has no such key.
+        ClientUsageError: The client is closed.
+    """
 
     @overload
     def __init__(
@@ -76,40 +82,30 @@ class Client(Generic[V]):
         serializer: ValueSerializer[V],
         **options: Unpack[OptionArguments],
     ) -> None: ...
-    def __init__(
-        self,
-        nodes: Source,
-        *,
-        serializer: ValueSerializer[V] | Literal["json"] | None = None,
-        **options: Unpack[OptionArguments],
-    ) -> None:
+    def __init__(self, nodes: Source, **options: Any) -> None:
         """
         Open no connection yet.
 
         Args:
             nodes: One address, such as "http://127.0.0.1:8080"; a list of them, with
                 weights; the path of such a list; or a function that returns one.
-            serializer: Of values; None: they are bytes.
-            options: See `Options`.
+            options: See `Options`; and `serializer`, of values; None: they are bytes.
 
         Raises:
             InvalidArgumentError: One is wrong; the text says what is allowed.
         """
-        made = make_options(options)
-        self._core: Final[Core[V]] = Core(nodes, make_codec(serializer), made)
-        self._transport: Final = Transport(made)
-        self._flights: Flights[V] = Flights()
-        self._workers = Workers(made.connections_max)
-        self._is_closed = False
-        # Whether the list of nodes was read, and some may have been removed from it.
-        self._has_read_list = False
-        _clients.add(self)
+        super().__init__(nodes, **options)
 
-    # --- Reading ------------------------------------------------------------------------
+    # --- Reading ------------------------------------------------------------------
 
-    def get(self, key: str | bytes) -> V | None:
-        """Return the value of a key; None for a miss."""
-        return self._run(self._core.get(key))
+    @overload
+    def get(self, key: str | bytes, default: None = None) -> V | None: ...
+    @overload
+    def get(self, key: str | bytes, default: T) -> V | T: ...
+    def get(self, key: str | bytes, default: T | None = None) -> V | T | None:
+        """Return the value of a key; the default for a miss."""
+        found = self._run(self._core.get(key))
+        return default if found is None else found[0]
 
     def get_item(self, key: str | bytes) -> Item[V] | None:
         """Return the value of a key and what is known of it; None for a miss."""
@@ -117,46 +113,47 @@ class Client(Generic[V]):
 
     def get_many(self, keys: Iterable[K]) -> dict[K, V]:
         """
-        Return the values of those keys that were found, by the keys as they are given.
+        Return the values of those keys that are found, by the keys as they are given.
 
-        There is one request for each key, several at once.
-
-        Raises:
-            CacheError: The error of the first key that has one; all keys were tried.
+        There is one request for each key, up to `connections_max` at a time. All keys are
+        tried; then the error of the first one that failed is raised.
         """
-        listed = _listed(keys)
-        found = self._many([partial(self.get_item, key) for key in listed])
-        return {
-            key: item.value
-            for key, item in zip(listed, found, strict=True)
-            if item is not None
-        }
+        found = self._each(keys, self._core.get)
+        return {key: value for key, (value,) in found.items()}
 
     def stat(self, key: str | bytes) -> Stat | None:
-        """Return what is known of a value; None for a miss."""
+        """Return what is known of a value, which is not read; None for a miss."""
         return self._run(self._core.stat(key))
 
     @contextmanager
     def stream(self, key: str | bytes) -> Iterator[Reader | None]:
         """
-        Read a value in parts; None for a miss.
+        Open a value to read it in parts, as bytes, without the serializer.
 
-        The bytes are those that are stored; the serializer is not used. The connection is
-        in use until the context ends.
+        It holds a connection until the end of the block. `timeout` applies between two
+        parts, not to the whole.
+
+        Yields:
+            A reader; None for a miss.
+
+        Example:
+            with client.stream("large") as reader:
+                if reader is not None:
+                    for part in reader:
+                        file.write(part)
         """
         streamed = self._run(self._core.stream(key))
         if streamed is None:
             yield None
             return
-        body: Body = streamed.body
         try:
             yield Reader(self._core, streamed)
         finally:
-            body.close()
+            streamed.body.close()
 
-    # --- Writing ------------------------------------------------------------------------
+    # --- Writing ------------------------------------------------------------------
 
-    def put(
+    def set(
         self,
         key: str | bytes,
         value: V,
@@ -165,28 +162,16 @@ class Client(Generic[V]):
         content_type: str | None = None,
     ) -> str | None:
         """Store a value; return its ETag, None if it was dropped."""
-        return self._run(self._core.put(key, value, ttl, content_type))
+        return self._run(self._core.set("set", key, value, ttl, content_type))
 
-    def put_many(self, values: Mapping[K, V], ttl: float | None = None) -> dict[K, str]:
-        """
-        Store values; return the ETags of those that were stored.
-
-        There is one request for each key, several at once.
-
-        Raises:
-            CacheError: The error of the first key that has one; all keys were tried.
-        """
-        listed = list(values.items())
-        etags = self._many(
-            [partial(self.put, key, value, ttl) for key, value in listed]
+    def set_many(self, values: Mapping[K, V], ttl: float | None = None) -> dict[K, str]:
+        """Store values, as `get_many`; return the ETags of those that were stored."""
+        values = dict(values)
+        return self._each(
+            values, lambda key: self._core.set("set", key, values[key], ttl)
         )
-        return {
-            key: etag
-            for (key, _), etag in zip(listed, etags, strict=True)
-            if etag is not None
-        }
 
-    def put_file(
+    def set_file(
         self,
         key: str | bytes,
         source: str | os.PathLike[str] | BinaryIO,
@@ -195,15 +180,22 @@ class Client(Generic[V]):
         content_type: str | None = None,
     ) -> str | None:
         """
-        Store the bytes of a file, from its position; return the ETag, None if dropped.
+        Store a file, without the serializer; return its ETag, None if it was dropped.
 
-        The serializer is not used, and the value is not in memory as a whole.
+        It is not in memory as a whole. `timeout` applies to each part that is sent.
+
+        Args:
+            key: Of the value.
+            source: A path; or a file opened as binary, which is read from its position,
+                stays open, and must not be used meanwhile.
+            ttl: Seconds.
+            content_type: Default: application/octet-stream.
 
         Raises:
             InvalidArgumentError: It is not a binary file, or became shorter meanwhile.
             OSError: It cannot be read.
         """
-        return self._run(self._core.put_file(key, source, ttl, content_type))
+        return self._run(self._core.set_file(key, source, ttl, content_type))
 
     def add(
         self,
@@ -214,9 +206,24 @@ class Client(Generic[V]):
         content_type: str | None = None,
     ) -> str | None:
         """Store a value if there is none; return its ETag, None if there is one."""
-        return self._run(self._core.add(key, value, ttl, content_type))
+        return self._run(
+            self._core.set("add", key, value, ttl, content_type, IF_ABSENT)
+        )
 
     def replace(
+        self,
+        key: str | bytes,
+        value: V,
+        ttl: float | None = None,
+        *,
+        content_type: str | None = None,
+    ) -> str | None:
+        """Store a value if there is one; return its ETag, None if there is none."""
+        return self._run(
+            self._core.set("replace", key, value, ttl, content_type, IF_PRESENT)
+        )
+
+    def cas(
         self,
         key: str | bytes,
         value: V,
@@ -226,11 +233,66 @@ class Client(Generic[V]):
         content_type: str | None = None,
     ) -> str | None:
         """Store a value if that with the ETag is stored; return its ETag, else None."""
-        return self._run(self._core.replace(key, value, etag, ttl, content_type))
+        condition = {"If-Match": checked_etag(etag)}
+        return self._run(
+            self._core.set("cas", key, value, ttl, content_type, condition)
+        )
+
+    def touch(self, key: str | bytes, ttl: float | None = None) -> bool:
+        """
+        Let a value expire at another time; return whether there is one.
+
+        It is read and stored again, unless it changes meanwhile; `incr` and `decr` as well.
+
+        Raises:
+            ConflictError: It has changed 16 times meanwhile.
+        """
+        return bool(self._run(self._core.touch(key, ttl)))
+
+    def incr(
+        self,
+        key: str | bytes,
+        delta: int = 1,
+        *,
+        initial: int | None = None,
+        ttl: float | None = None,
+    ) -> int | None:
+        """
+        Add to a number of 64 bits, stored as ASCII digits; it starts again at 2**64.
+
+        Args:
+            key: Of the number.
+            delta: What is added.
+            initial: Stored and returned if there is no number; None: nothing is stored.
+            ttl: Of `initial`; the time to live of a number that is there stays.
+
+        Returns:
+            The number; None if there is none.
+
+        Raises:
+            InvalidArgumentError: An argument is wrong, or the value is not a number.
+            ConflictError: It has changed 16 times meanwhile.
+        """
+        return self._run(self._core.incr(key, delta, initial, ttl))
+
+    def decr(
+        self,
+        key: str | bytes,
+        delta: int = 1,
+        *,
+        initial: int | None = None,
+        ttl: float | None = None,
+    ) -> int | None:
+        """Subtract from a number, which stops at 0; otherwise as `incr`."""
+        return self._run(self._core.incr(key, delta, initial, ttl, sign=-1))
 
     def delete(self, key: str | bytes, etag: str | None = None) -> bool:
-        """Remove a value; return whether it, and that with the ETag, was stored."""
+        """Remove a value, that with the ETag if given; return whether it was stored."""
         return bool(self._run(self._core.delete(key, etag)))
+
+    def delete_many(self, keys: Iterable[str | bytes]) -> int:
+        """Remove values, as `get_many`; return how many there were."""
+        return sum((self._each(keys, self._core.delete)).values())
 
     def purge(self, prefix: str | bytes) -> None:
         """
@@ -242,31 +304,46 @@ class Client(Generic[V]):
         """
         self._run(self._core.purge(prefix))
 
-    # --- Making what is missing ---------------------------------------------------------
+    def clear(self) -> None:
+        """Make everything under the prefix of the client a miss, or all; see `purge`."""
+        self._run(self._core.purge(None))
+
+    # --- Making what is missing ---------------------------------------------------
 
     def get_or_set(
-        self, key: str | bytes, make: Callable[[], V], ttl: float | None = None
+        self,
+        key: str | bytes,
+        make: Callable[[], V],
+        ttl: float | None = None,
+        *,
+        stale: float = 0.0,
     ) -> V:
         """
         Return the value of a key; make and store it if there is none.
 
-        One thread of one process makes it, and the others wait; see `Options` for
-        `lease_seconds`. It is returned also if it cannot be stored. What `make` raises is
-        raised, for all threads of this process that wait.
+        Of all callers, also of other processes, one makes it, and the others wait; see
+        `lease_seconds` of `Options`. It is returned also if it cannot be stored. What
+        `make` raises is raised for all callers of this process that wait.
+
+        Args:
+            key: Of the value.
+            make: Returns the value.
+            ttl: Seconds.
+            stale: Seconds for which an expired value is still returned, while one of all
+                callers renews it in the background. Other methods read it for that time
+                like any value. An error of the renewal is logged.
 
         Raises:
-            InvalidArgumentError: It is called for the same key by its own `make`.
+            ClientUsageError: `make` calls this for the key that it makes.
         """
-        found = self._run(self._core.look(key, ttl))
-        if isinstance(found, Item):
-            value: V = found.value
-            return value
-        return self._flights.run(
-            self._core.stored_key(key),
-            lambda: self._run(self._core.make(key, make, ttl, found)),
-            copied=self._core.copied,
-            on_wait=self._core.counters.waited,
-        )
+        making = Making(self._core, key, make, ttl, stale)
+        found = self._run(making.find())
+        if not isinstance(found, Item):
+            return self._make_once(making.stored, making.make(found))
+        if making.is_stale(found):
+            self._renew(making)
+        value: V = found.value
+        return value
 
     def memoize(
         self,
@@ -274,7 +351,8 @@ class Client(Generic[V]):
         *,
         key: Callable[..., str | bytes] | None = None,
         prefix: str | None = None,
-    ) -> Callable[[Callable[P, V]], CachedFunction[P, V, bool]]:
+        stale: float = 0.0,
+    ) -> Callable[[Callable[P, V]], SyncCachedFunction[P, V]]:
         """
         Return a decorator for a function whose results are kept, as by `get_or_set`.
 
@@ -283,94 +361,34 @@ class Client(Generic[V]):
             key: Returns the key for the arguments of a call. For a method it is called
                 with the instance first. None: see `CallKeys`.
             prefix: In the place of module and name of the function in its keys.
+            stale: See `get_or_set`.
 
         Raises:
-            InvalidArgumentError: The function is a coroutine, or its name is not its own.
+            InvalidArgumentError: The function is one for the other client, or its name is
+                not its own.
+
+        Example:
+            @client.memoize(ttl=60)
+            def thumbnail(name: str, width: int) -> bytes: ...
+
+            thumbnail("a.jpg", 100)
+            thumbnail.forget("a.jpg", 100)
         """
 
-        def decorate(function: Callable[P, V]) -> CachedFunction[P, V, bool]:
-            if inspect.iscoroutinefunction(function):
-                raise InvalidArgumentError(
-                    f"{function.__qualname__} is a coroutine; use AsyncClient.memoize"
-                )
+        def decorate(function: Callable[P, V]) -> SyncCachedFunction[P, V]:
+            self._check_function(function)
             key_of = CallKeys(function, key, prefix).of
-            get_or_set = partial(self.get_or_set, ttl=ttl)
+            get_or_set = partial(self.get_or_set, ttl=ttl, stale=stale)
             return CachedFunction(function, key_of, get_or_set, self.delete)
 
         return decorate
 
-    # --- The client itself --------------------------------------------------------------
-
-    def metrics(self) -> Metrics:
-        """Return the numbers since the client was made; a forked child goes on counting."""
-        return self._core.metrics(self._transport.connections())
-
-    def close(self) -> None:
-        """Close all connections; those in use when their operations end."""
-        self._is_closed = True
-        self._transport.keep(())
-        self._workers.close()
-
-    def _after_fork(self) -> None:
-        """Begin without the connections and threads of the parent, in a child process."""
-        self._core.after_fork()
-        self._transport.abandon()
-        self._flights = Flights()
-        self._workers = Workers(self._core.options.connections_max)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    # --- Steps --------------------------------------------------------------------------
-
-    def _many(self, calls: list[Callable[[], T]]) -> list[T]:
-        self._check_open()
-        results = self._workers.run(calls)
-        error = first_error(results)
-        if error is not None:
-            raise error
-        return cast("list[T]", results)
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClientUsageError("the client is closed")
-
-    def _run(self, operation: Operation[T]) -> T:
-        """Perform the steps of an operation; return its result."""
-        try:
-            step = next(operation)
-            while True:
-                try:
-                    result = self._perform(step)
-                except BaseException as error:  # noqa: BLE001 - The operation decides.
-                    step = operation.throw(error)
-                else:
-                    step = operation.send(result)
-        except StopIteration as stop:
-            return cast("T", stop.value)
-
-    def _perform(self, step: Step) -> object:
-        if isinstance(step, Send | Open):
-            self._check_open()
-            if self._has_read_list:
-                self._has_read_list = False
-                self._transport.keep(self._core.nodes.all())
-            if isinstance(step, Open):
-                return self._transport.open(step)
-            return self._transport.send(step)
-        if isinstance(step, Sleep):
-            time.sleep(step.seconds)
-            return None
-        self._has_read_list = True
-        return step.function()
+    def _each(
+        self, keys: Iterable[K], operation_of: Callable[[K], Operation[T | None]]
+    ) -> dict[K, T]:
+        listed = distinct(keys)
+        results = self._gather([operation_of(key) for key in listed])
+        return results_by_key(listed, results)
 
 
 class Reader:
@@ -378,11 +396,11 @@ class Reader:
     A value that is read in parts, by one thread at a time; see `Client.stream`.
 
     Attributes:
-        stat: What is known of it.
+        stat: What is known of the value.
     """
 
     def __init__(self, core: Core[Any], streamed: Streamed) -> None:
-        """Take what `Core.stream` has returned."""
+        """Use `stream` of a client."""
         self.stat: Final[Stat] = streamed.stat
         self._core: Final = core
         self._streamed: Final = streamed
@@ -392,34 +410,18 @@ class Reader:
         Return up to `size` bytes, less only at the end; with -1 all that are left.
 
         Raises:
-            NodeError: The node did not send all of the value; with any `on_error`.
+            NodeError: The value ends before its size, with any `on_error`; what was read
+                is not complete.
+            ClientUsageError: The block of `stream` has ended.
         """
-        body: Body = self._streamed.body
         try:
-            return body.read(None if size < 0 else size)
+            part: bytes = self._streamed.body.read(None if size < 0 else size)
         except NodeError as error:
             self._core.stream_failed(self._streamed.node, error)
             raise
+        return part
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield all parts that are left."""
         while part := self.read(_PART_BYTES):
             yield part
-
-
-def _listed(keys: Iterable[K]) -> list[K]:
-    if isinstance(keys, str | bytes):
-        raise InvalidArgumentError(f"{keys!r} is one key; get_many takes several")
-    return list(dict.fromkeys(keys))
-
-
-_clients: Final[weakref.WeakSet[Client[Any]]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for client in _clients:
-        client._after_fork()  # noqa: SLF001 - Of this module.
-
-
-if hasattr(os, "register_at_fork"):  # Not on Windows.
-    os.register_at_fork(after_in_child=_after_fork)

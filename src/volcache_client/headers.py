@@ -17,7 +17,7 @@ from volcache_client.messages import Stat
 if TYPE_CHECKING:
     from volcache_client.messages import Answer, Opened
 
-_ETAG: Final = re.compile(r'\*|"[!#-~]*"')
+_ETAG: Final = re.compile(r'"[!#-~]*"')
 _DIGITS_MAX: Final = 18
 # 34 years: the value was stored for the longest time, which stands for no expiry.
 _NEVER: Final = TTL_MAX // 2
@@ -88,12 +88,12 @@ def checked_etag(etag: Any) -> str:  # noqa: ANN401 - It is checked.
     Return an ETag.
 
     Raises:
-        InvalidArgumentError: It is not one, quotes included; "*" is any.
+        InvalidArgumentError: It is not one, quotes included.
     """
     if isinstance(etag, str) and _ETAG.fullmatch(etag):
         return etag
     raise InvalidArgumentError(
-        f'etag={etag!r}; allowed is what `set`, `stat` and `get_item` return, and "*"'
+        f"etag={etag!r}; allowed is what `set`, `stat` and `get_item` return"
     )
 
 

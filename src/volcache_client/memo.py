@@ -176,3 +176,4 @@ class CachedFunction(Generic[P, R, D]):
 
 
 AsyncCachedFunction = CachedFunction[P, Awaitable[R], Awaitable[bool]]
+SyncCachedFunction = CachedFunction[P, R, bool]

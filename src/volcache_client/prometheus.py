@@ -48,10 +48,10 @@ _PREFIX: Final = "volcache_client_"
 _LIMITS: Final = (*map(str, BUCKETS), "+Inf")
 
 
-class HasMetrics(Protocol):
+class HasStats(Protocol):
     """What a collector reads: `Client` and `AsyncClient`."""
 
-    def metrics(self) -> Metrics:
+    def stats(self) -> Metrics:
         """Return the numbers."""
 
 
@@ -68,22 +68,22 @@ class Collector(_Collector):
         collector.add(other, name="sessions")
     """
 
-    def __init__(self, client: HasMetrics, *, name: str = "default") -> None:
+    def __init__(self, client: HasStats, *, name: str = "default") -> None:
         """
         Begin with one client.
 
         Args:
-            client: Anything with a method `metrics`.
+            client: Anything with a method `stats`.
             name: The value of the label `client`.
 
         Raises:
             InvalidArgumentError: The name is not text, or empty.
         """
         self._lock: Final = Lock()
-        self._clients: dict[str, HasMetrics] = {}
+        self._clients: dict[str, HasStats] = {}
         self.add(client, name=name)
 
-    def add(self, client: HasMetrics, *, name: str) -> None:
+    def add(self, client: HasStats, *, name: str) -> None:
         """
         Read another client, too.
 
@@ -115,7 +115,7 @@ class Collector(_Collector):
             clients = tuple(self._clients.items())
         families = _Families()
         for name, client in clients:
-            families.add(name, client.metrics())
+            families.add(name, client.stats())
         return families.all()
 
 

@@ -1,4 +1,4 @@
-"""What is done with threads: single flights, and many calls at once."""
+"""Threads: single flights, and many calls at once."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Workers:
                     results[index] = error
 
         others = min(len(calls), self._count) - 1
-        futures = [self._submit(work) for _ in range(others)]
+        futures = [self.submit(work) for _ in range(others)]
         try:
             work()
         finally:
@@ -153,7 +153,8 @@ class Workers:
                 future.result()
         return results
 
-    def _submit(self, work: Callable[[], None]) -> Future[None]:
+    def submit(self, work: Callable[[], None]) -> Future[None]:
+        """Make a call in another thread."""
         with self._lock:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(
@@ -167,13 +168,3 @@ class Workers:
             executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=False)
-
-
-def first_error(results: Sequence[object]) -> Exception | None:
-    """Return the first of the errors, with a note of how many others there are."""
-    errors = [result for result in results if isinstance(result, Exception)]
-    if not errors:
-        return None
-    if len(errors) > 1:
-        errors[0].add_note(f"and {len(errors) - 1} more of {len(results)} keys")
-    return errors[0]

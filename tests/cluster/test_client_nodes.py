@@ -64,7 +64,7 @@ class Instances:
         ring = HashRing(self.nodes)
         self.values = {f"{prefix}/{n}": b"%d" % n for n in range(90)}
         for key, value in self.values.items():
-            assert user.client.put(key, value)
+            assert user.client.set(key, value)
         lost = [key for key in self.values if ring.node(key) == self.failing]
         kept = [key for key in self.values if ring.node(key) != self.failing]
         assert len(lost) > 3 * FAILURES
@@ -76,7 +76,7 @@ class Instances:
 
     def requests(self, user: User) -> int:
         """Return how many requests were sent to the failing instance."""
-        sent: int = user.client.metrics().nodes[self.failing].requests
+        sent: int = user.client.stats().nodes[self.failing].requests
         return sent
 
 
@@ -113,14 +113,14 @@ def test_keys_of_a_killed_instance_are_misses_and_the_others_are_served(
     for key in lost:
         assert strict.client.get(key) is None
         assert strict.client.stat(key) is None
-        for method, arguments in (("put", [key, b"new"]), ("delete", [key])):
+        for method, arguments in (("set", [key, b"new"]), ("delete", [key])):
             with pytest.raises(NodeDownError, match=f"{instances.failing}: down"):
                 getattr(strict.client, method)(*arguments)
     assert instances.requests(strict) == sent
     assert instances.are_found(strict, kept)
-    assert strict.client.put(kept[0], instances.values[kept[0]])
+    assert strict.client.set(kept[0], instances.values[kept[0]])
     assert [event[:2] for event in strict.events] == [("down", instances.failing)]
-    numbers = strict.client.metrics().nodes
+    numbers = strict.client.stats().nodes
     assert {name for name, node in numbers.items() if not node.is_up} == {
         instances.failing
     }
@@ -128,7 +128,7 @@ def test_keys_of_a_killed_instance_are_misses_and_the_others_are_served(
 
     for key in lost:
         assert lenient.client.get(key) is None
-        assert lenient.client.put(key, b"dropped") is None
+        assert lenient.client.set(key, b"dropped") is None
         assert lenient.client.get_or_set(key, lambda: b"made") == b"made"
     assert instances.are_found(lenient, kept)
     instances.server.restart()
@@ -136,7 +136,7 @@ def test_keys_of_a_killed_instance_are_misses_and_the_others_are_served(
     assert instances.are_found(lenient, lost + kept)
     changes = [event[:2] for event in lenient.events]
     assert changes == [("down", instances.failing), ("up", instances.failing)]
-    assert lenient.client.metrics().nodes[instances.failing].is_up
+    assert lenient.client.stats().nodes[instances.failing].is_up
 
 
 def test_instance_that_is_not_ready_stays_down(user: Callable[..., User]) -> None:
@@ -163,7 +163,7 @@ def test_instance_that_is_not_ready_stays_down(user: Callable[..., User]) -> Non
         )
         assert set(paths) == {"/a", "/b", "/c", "/-/ready"}
         assert len(waiting.events) == 1
-        numbers = waiting.client.metrics().nodes[server.name]
+        numbers = waiting.client.stats().nodes[server.name]
         assert numbers.failures == FAILURES + paths.count("/-/ready")
         is_ready.set()
         wait_until(

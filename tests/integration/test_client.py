@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import subprocess
@@ -19,7 +20,7 @@ from support.background import in_background
 from support.client_users import TaskClient
 from support.process import SOURCE, ServerProcess, Servers
 from support.waiting import wait_until
-from volcache_client import Client, NodeError
+from volcache_client import Client, InvalidArgumentError, NodeError
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -62,7 +63,7 @@ import os, sys, threading
 from volcache_client import Client
 
 client = Client(sys.argv[1], timeout=30, connect_timeout=30)
-client.put("parent", b"parent")
+client.set("parent", b"parent")
 may_end, has_begun = threading.Event(), threading.Event()
 
 def make():
@@ -121,7 +122,7 @@ def test_odd_keys_are_keys_of_their_own(client: Client[bytes]) -> None:
     keys += ["ä/ü", "http://x/y", b"\xff\xfe\\", "x@y:z", "~lease/x", "<>{}|^`'\""]
     for key in [*keys, "a/-/b", "a..b"]:
         value = repr(key).encode()
-        etag = client.put(key, value, 60)
+        etag = client.set(key, value, 60)
         assert etag is not None
         assert client.get(key) == value
         item = client.get_item(key)
@@ -132,9 +133,9 @@ def test_odd_keys_are_keys_of_their_own(client: Client[bytes]) -> None:
         assert head is not None
         assert (head.etag, head.size) == (etag, len(value))
         assert client.add(key, b"other") is None
-        assert client.replace(key, b"other", '"other"') is None
+        assert client.cas(key, b"other", '"other"') is None
         assert client.delete(key, '"other"') is False
-        changed = client.replace(key, b"changed", etag)
+        changed = client.cas(key, b"changed", etag)
         assert changed is not None
         assert client.delete(key, changed) is True
         assert client.delete(key) is False
@@ -142,6 +143,46 @@ def test_odd_keys_are_keys_of_their_own(client: Client[bytes]) -> None:
         assert client.stat(key) is None
         assert client.add(key, value) is not None
         assert client.get_many([key, "missing"]) == {key: value}
+
+
+def test_values_are_changed_as_they_are_stored(client: Client[bytes]) -> None:
+    """By conditions that the service decides."""
+    assert client.replace("changed", b"1") is None
+    assert client.touch("changed", 9) is False
+    assert client.incr("changed") is None
+    client.set("changed", b"9", 1000, content_type="text/x")
+    assert client.replace("changed", b"10", 2000, content_type="text/x")
+    assert client.incr("changed", 5) == 15
+    assert client.decr("changed", 20) == 0
+    found = client.stat("changed")
+    assert found is not None
+    assert (found.ttl in range(1950, 2002), found.content_type) == (True, "text/x")
+    assert client.touch("changed", math.inf)
+    assert client.incr("changed", 2**64 - 1) == 2**64 - 1
+    found = client.stat("changed")
+    assert found is not None
+    assert found.ttl is None
+    assert client.incr("counted", initial=7, ttl=60) == 7
+    with ThreadPoolExecutor(8) as threads:
+        numbers = list(threads.map(lambda _: client.incr("counted"), range(40)))
+    assert sorted(map(int, filter(None, numbers))) == list(range(8, 48))
+    assert client.delete_many(["changed", "counted", "missing"]) == 2
+
+
+def test_clear_is_a_purge_of_the_prefix_or_of_everything(server: ServerProcess) -> None:
+    """It needs the admin token; the error says what else."""
+    with Client(server.url, **LIMITS) as bare:
+        bare.set_many({"a/1": b"1", "b/1": b"1"})
+        with pytest.raises(
+            InvalidArgumentError, match=r"addresses of all .* admin_token"
+        ):
+            bare.clear()
+        for prefix, left in (("a/", ["b/1"]), ("", [])):
+            with Client(
+                server.url, admin_token=TOKEN, prefix=prefix, **LIMITS
+            ) as client:
+                client.clear()
+            assert list(bare.get_many(["a/1", "b/1"])) == left
 
 
 def test_many_processes_make_a_value_once(server: ServerProcess) -> None:
@@ -171,7 +212,7 @@ def test_a_value_is_made_by_another_when_its_maker_was_killed(
     assert [maker.stdout.readline() for _ in range(2)] == ["ready\n", "made\n"]
     with Client(server.url, **LIMITS) as client, ThreadPoolExecutor(1) as threads:
         found = threads.submit(client.get_or_set, "killed", lambda: b"ours")
-        wait_until(lambda: client.metrics().waits or found.done(), "one that waits")
+        wait_until(lambda: client.stats().waits or found.done(), "one that waits")
         maker.kill()
         maker.communicate()
         assert found.result(PATIENT) == b"ours"
@@ -205,7 +246,7 @@ def test_no_answer_is_wrong_while_an_instance_is_killed_and_started(
                 server.restart()
             traffic.wait_for("stored", "read", "made")
         assert not traffic.wrong
-        (node,) = user.metrics().nodes.values()
+        (node,) = user.stats().nodes.values()
         assert (node.is_up, node.in_flight) == (True, 0)
 
 
@@ -233,7 +274,7 @@ class Traffic:
         value = key.encode() * 100
         kind = draw.random()
         if kind < 0.3:
-            return "stored" if self._user.put(key, value) else "dropped"
+            return "stored" if self._user.set(key, value) else "dropped"
         is_made = kind < 0.5
         more = [lambda: value] if is_made else []
         method = self._user.get_or_set if is_made else self._user.get

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from volcache_client import AsyncClient
-from volcache_client.aio_streams import AsyncStream
+from volcache_client.aio import AsyncReader
 
 
 class TaskClient:
@@ -62,9 +62,9 @@ class TaskClient:
 
 
 class TaskStream:
-    """An `AsyncStream` with the methods of `Reader`."""
+    """An `AsyncReader` with the methods of `Reader`."""
 
-    def __init__(self, stream: AsyncStream, wait: Callable[..., Any]) -> None:
+    def __init__(self, stream: AsyncReader, wait: Callable[..., Any]) -> None:
         """Take the stream, and what waits for its parts."""
         self.stat = stream.stat
         self._stream = stream

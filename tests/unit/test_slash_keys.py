@@ -37,7 +37,7 @@ COMMON: Final[list[Call]] = [
 ]
 CLIENT: Final[list[Call]] = [
     *COMMON,
-    lambda client, key: client.put(key, b"value"),
+    lambda client, key: client.set(key, b"value"),
     lambda client, key: client.add(key, b"value"),
 ]
 EMBEDDED: Final[list[Call]] = [

@@ -62,12 +62,12 @@ class VolcacheStorage(BaseCache):
             at = expires if expires.tzinfo else expires.replace(tzinfo=UTC)
             seconds = (at - self._now()).total_seconds()
         elif expires is None:
-            self._client.put(self._key(key), value, self._ttl)
+            self._client.set(self._key(key), value, self._ttl)
             return
         else:
             seconds = expires
         if seconds > 0:
-            self._client.put(self._key(key), value, seconds)
+            self._client.set(self._key(key), value, seconds)
         else:
             self._client.delete(self._key(key))
 

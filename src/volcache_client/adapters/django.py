@@ -1,3 +1,4 @@
+# ruff: noqa: ANN401, ASYNC109 - Django has no types, and a timeout is that of the value.
 """
 A cache backend for Django.
 
@@ -14,17 +15,20 @@ docs/ADAPTERS.md has the settings and what is different from other backends.
 
 from __future__ import annotations
 
+import math
 import os
+from asyncio import get_running_loop
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from weakref import WeakValueDictionary, finalize
 
 from volcache_client.adapters._keys import safe_key
+from volcache_client.aio import AsyncClient
 from volcache_client.client import Client
+from volcache_client.keys import TTL_MAX
 from volcache_client.serializers import Bytes, make_codec
 
 try:
-    from asgiref.sync import sync_to_async
     from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
     from django.utils.module_loading import import_string
 except ImportError as error:
@@ -33,16 +37,71 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from asyncio import AbstractEventLoop
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 
     from volcache_client.serializers import Codec
 
-P = ParamSpec("P")
 T = TypeVar("T")
-# Of a value without a timeout: 68 years, so that `default_ttl` of the service does not
-# apply; its `max_ttl` does.
-NEVER_SECONDS: Final = 2**31
+NEVER: Final = (
+    math.inf
+)  # Of a value without a timeout; `max_ttl` of the service applies.
 DEFAULT_PREFIX: Final = "django/"
+
+
+def _both(steps: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
+    """
+    Return a decorator's result that becomes two methods of the class.
+
+    One uses the client for threads, the other one, with an "a" before its name, that of the
+    running loop. Both are the same steps, which get the client as an argument.
+    """
+    return _Both(steps)
+
+
+class _Both:
+    """See `_both`."""
+
+    def __init__(self, steps: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+        self._steps = steps
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        steps = self._steps
+
+        def method(cache: VolcacheCache, *args: Any, **named: Any) -> Any:
+            return _completed(steps(cache, _Awaited(cache.client), *args, **named))
+
+        async def amethod(cache: VolcacheCache, *args: Any, **named: Any) -> Any:
+            client = await cache._shared.of_loop()  # noqa: SLF001 - Of this module.
+            return await steps(cache, client, *args, **named)
+
+        for made, its_name in ((method, name), (amethod, f"a{name}")):
+            made.__name__, made.__doc__ = its_name, steps.__doc__
+            setattr(owner, its_name, made)
+
+
+class _Awaited:
+    """A client for threads whose methods are awaited, but never wait for a loop."""
+
+    def __init__(self, client: Client[bytes]) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        method = getattr(self._client, name)
+
+        async def call(*args: Any, **named: Any) -> Any:
+            return method(*args, **named)
+
+        return call
+
+
+def _completed(steps: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that does not wait for a loop."""
+    try:
+        steps.send(None)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    raise RuntimeError("the method of a client for threads has waited for a loop")
 
 
 class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
@@ -52,7 +111,7 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
     Backends of the same settings share one client, in all threads of the process.
     """
 
-    def __init__(self, location: Any, params: Mapping[str, Any]) -> None:  # noqa: ANN401
+    def __init__(self, location: Any, params: Mapping[str, Any]) -> None:
         """
         Take LOCATION, and the other settings of the cache.
 
@@ -61,8 +120,8 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
         """
         super().__init__(params)
         options = {"prefix": DEFAULT_PREFIX, **(params.get("OPTIONS") or {})}
-        self._serializer = _serializer(options.pop("serializer", "json"))
-        self._shared = _shared_client(location, self._serializer.content_type, options)
+        self._codec = _serializer(options.pop("serializer", "json"))
+        self._shared = _shared_client(location, self._codec.content_type, options)
 
     @property
     def client(self) -> Client[bytes]:
@@ -71,96 +130,108 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
 
     # --- Reading ------------------------------------------------------------------------
 
-    def get(
-        self,
-        key: str,
-        default: Any = None,  # noqa: ANN401 - Any value.
-        version: int | None = None,
-    ) -> Any:  # noqa: ANN401 - Any value.
+    @_both
+    async def get(
+        self, client: Any, key: str, default: Any = None, version: int | None = None
+    ) -> Any:
         """Return a value, or the default."""
-        stored = self.client.get(self._key(key, version))
-        return default if stored is None else self._serializer.loads(stored)
+        stored = await client.get(self._key(key, version))
+        return default if stored is None else self._codec.loads(stored)
 
-    def get_many(
-        self, keys: Iterable[str], version: int | None = None
+    @_both
+    async def get_many(
+        self, client: Any, keys: Iterable[str], version: int | None = None
     ) -> dict[str, Any]:
         """Return the values that are there, by key; they are asked for at once."""
         wanted = {self._key(key, version): key for key in keys}
-        found = self.client.get_many(wanted)
-        return {wanted[key]: self._serializer.loads(found[key]) for key in found}
+        found = await client.get_many(wanted)
+        return {wanted[key]: self._codec.loads(found[key]) for key in found}
 
-    def has_key(self, key: str, version: int | None = None) -> bool:
+    @_both
+    async def has_key(self, client: Any, key: str, version: int | None = None) -> bool:
         """Return whether there is a value; it is not read."""
-        return self.client.stat(self._key(key, version)) is not None
+        return await client.stat(self._key(key, version)) is not None
 
     # --- Writing ------------------------------------------------------------------------
 
-    def set(
+    @_both
+    async def set(
         self,
+        client: Any,
         key: str,
-        value: Any,  # noqa: ANN401 - Any value.
-        timeout: Any = DEFAULT_TIMEOUT,  # noqa: ANN401 - Or seconds, or None.
+        value: Any,
+        timeout: Any = DEFAULT_TIMEOUT,
         version: int | None = None,
     ) -> None:
         """Store a value; what cannot be stored at least replaces the one before."""
-        where = self._key(key, version)
-        seconds = self._seconds(timeout)
-        if seconds <= 0 or self.client.put(where, self._dumps(value), seconds) is None:
-            self.client.delete(where)
+        where, seconds = self._key(key, version), self._seconds(timeout)
+        data = self._codec.dumps(value)
+        if seconds <= 0 or await client.set(where, data, seconds) is None:
+            await client.delete(where)
 
-    def add(
+    @_both
+    async def add(
         self,
+        client: Any,
         key: str,
-        value: Any,  # noqa: ANN401 - Any value.
-        timeout: Any = DEFAULT_TIMEOUT,  # noqa: ANN401 - Or seconds, or None.
+        value: Any,
+        timeout: Any = DEFAULT_TIMEOUT,
         version: int | None = None,
     ) -> bool:
         """Store a value if there is none; return whether there was none."""
-        where = self._key(key, version)
-        seconds = self._seconds(timeout)
+        where, seconds = self._key(key, version), self._seconds(timeout)
         if seconds <= 0:
-            return self.client.stat(where) is None
-        data = self._dumps(value)
-        etag = self.client.add(where, data, seconds)
-        return etag is not None
+            return await client.stat(where) is None
+        return await client.add(where, self._codec.dumps(value), seconds) is not None
 
-    def set_many(
+    @_both
+    async def set_many(
         self,
+        client: Any,
         data: Mapping[str, Any],
-        timeout: Any = DEFAULT_TIMEOUT,  # noqa: ANN401 - Or seconds, or None.
+        timeout: Any = DEFAULT_TIMEOUT,
         version: int | None = None,
     ) -> list[str]:
         """Store values at once; return the keys of those that were not stored."""
         wanted = {self._key(key, version): key for key in data}
         seconds = self._seconds(timeout)
         if seconds <= 0:
-            self.delete_many(data, version)
+            await client.delete_many(wanted)
             return []
-        values = {where: self._dumps(data[key]) for where, key in wanted.items()}
-        done = self.client.put_many(values, seconds)
-        failed = [where for where in wanted if done.get(where) is None]
-        for where in failed:
-            self.client.delete(where)
+        values = {where: self._codec.dumps(data[key]) for where, key in wanted.items()}
+        done = await client.set_many(values, seconds)
+        failed = [where for where in wanted if where not in done]
+        await client.delete_many(failed)
         return [wanted[where] for where in failed]
 
-    def touch(
+    @_both
+    async def touch(
         self,
+        client: Any,
         key: str,
-        timeout: Any = DEFAULT_TIMEOUT,  # noqa: ANN401 - Or seconds, or None.
+        timeout: Any = DEFAULT_TIMEOUT,
         version: int | None = None,
     ) -> bool:
         """Store a value again with another timeout; return whether it was there."""
-        where = self._key(key, version)
-        seconds = self._seconds(timeout)
+        where, seconds = self._key(key, version), self._seconds(timeout)
         if seconds <= 0:
-            return self.client.delete(where)
-        return self._change(where, lambda value: value, seconds) is not None
+            return bool(await client.delete(where))
+        return bool(await client.touch(where, seconds))
 
-    def delete(self, key: str, version: int | None = None) -> bool:
+    @_both
+    async def delete(self, client: Any, key: str, version: int | None = None) -> bool:
         """Remove a value; return whether it was there."""
-        return self.client.delete(self._key(key, version))
+        return bool(await client.delete(self._key(key, version)))
 
-    def clear(self) -> None:
+    @_both
+    async def delete_many(
+        self, client: Any, keys: Iterable[str], version: int | None = None
+    ) -> None:
+        """Remove values at once."""
+        await client.delete_many([self._key(key, version) for key in keys])
+
+    @_both
+    async def clear(self, client: Any) -> None:
         """
         Make everything below the prefix a miss, of all versions and key prefixes.
 
@@ -168,130 +239,63 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
             CacheError: An instance has not done it: OPTIONS needs `admin_token`, and nginx
                 does not pass it on.
         """
-        self.client.purge("")
+        await client.clear()
 
-    def incr(self, key: str, delta: int = 1, version: int | None = None) -> Any:  # noqa: ANN401
+    @_both
+    async def incr(
+        self, client: Any, key: str, delta: int = 1, version: int | None = None
+    ) -> Any:
         """
         Add to a number, in one step for all clients; it keeps its timeout.
 
         Raises:
             ValueError: There is no value, or the cache does not store the result.
         """
+        where = self._key(key, version)
+        tried = None
+        while True:
+            item = await client.get_item(where)
+            # The ETag that was refused is there again: not a change, but an outage.
+            if item is None or item.stat.etag == tried:
+                raise ValueError(f"Key '{key}' not found")
+            tried = item.stat.etag
+            number = self._codec.loads(item.value) + delta
+            left = NEVER if item.stat.ttl is None else max(item.stat.ttl, 1)
+            data = self._codec.dumps(number)
+            if await client.cas(where, data, tried, left) is not None:
+                return number
 
-        def add(stored: bytes) -> bytes:
-            return self._dumps(self._serializer.loads(stored) + delta)
-
-        stored = self._change(self._key(key, version), add)
-        if stored is None:
-            raise ValueError(f"Key '{key}' not found")
-        return self._serializer.loads(stored)
-
-    def get_or_set(
+    @_both
+    async def get_or_set(
         self,
+        client: Any,
         key: str,
-        default: Any,  # noqa: ANN401 - A value, or a function that returns it.
-        timeout: Any = DEFAULT_TIMEOUT,  # noqa: ANN401 - Or seconds, or None.
+        default: Any,
+        timeout: Any = DEFAULT_TIMEOUT,
         version: int | None = None,
-    ) -> Any:  # noqa: ANN401 - Any value.
+    ) -> Any:
         """Return a value; if there is none, one of all processes calls the function."""
 
         def make() -> bytes:
-            return self._dumps(default() if callable(default) else default)
+            return self._codec.dumps(default() if callable(default) else default)
 
-        where = self._key(key, version)
-        seconds = self._seconds(timeout)
+        where, seconds = self._key(key, version), self._seconds(timeout)
         if seconds > 0:
-            stored: bytes | None = self.client.get_or_set(where, make, seconds)
+            stored = await client.get_or_set(where, make, seconds)
         else:
-            stored = self.client.get(where)
-        return self._serializer.loads(make() if stored is None else stored)
-
-    # --- Async: in a thread, as Django's own where this class has no method ---------------
-
-    async def aget_many(
-        self, keys: Iterable[str], version: int | None = None
-    ) -> dict[str, Any]:
-        """See `get_many`."""
-        return await _in_thread(self.get_many, keys, version)
-
-    async def ahas_key(self, key: str, version: int | None = None) -> bool:
-        """See `has_key`."""
-        return await _in_thread(self.has_key, key, version)
-
-    async def aset_many(
-        self,
-        data: Mapping[str, Any],
-        timeout: Any = DEFAULT_TIMEOUT,  # noqa: ANN401, ASYNC109 - That of the value.
-        version: int | None = None,
-    ) -> list[str]:
-        """See `set_many`."""
-        return await _in_thread(self.set_many, data, timeout, version)
-
-    async def adelete_many(
-        self, keys: Iterable[str], version: int | None = None
-    ) -> None:
-        """See `delete_many`."""
-        await _in_thread(self.delete_many, keys, version)
-
-    async def aincr(self, key: str, delta: int = 1, version: int | None = None) -> Any:  # noqa: ANN401
-        """See `incr`."""
-        return await _in_thread(self.incr, key, delta, version)
-
-    async def aget_or_set(
-        self,
-        key: str,
-        default: Any,  # noqa: ANN401 - A value, or a function that returns it.
-        timeout: Any = DEFAULT_TIMEOUT,  # noqa: ANN401, ASYNC109 - That of the value.
-        version: int | None = None,
-    ) -> Any:  # noqa: ANN401 - Any value.
-        """See `get_or_set`; the function is called in the thread."""
-        return await _in_thread(self.get_or_set, key, default, timeout, version)
+            stored = await client.get(where)
+        return self._codec.loads(make() if stored is None else stored)
 
     # --- Parts --------------------------------------------------------------------------
 
     def _key(self, key: str, version: int | None) -> str:
         return safe_key(self.make_and_validate_key(key, version=version))
 
-    def _seconds(self, timeout: Any) -> float:  # noqa: ANN401 - Seconds, None or default.
+    def _seconds(self, timeout: Any) -> float:
         """Return seconds; 0 and less for what is not to be stored."""
         if timeout is DEFAULT_TIMEOUT:
             timeout = self.default_timeout
-        return NEVER_SECONDS if timeout is None else min(timeout, NEVER_SECONDS)
-
-    def _dumps(self, value: Any) -> bytes:  # noqa: ANN401 - Any value.
-        return self._serializer.dumps(value)
-
-    def _change(
-        self,
-        where: str,
-        change: Callable[[bytes], bytes],
-        seconds: float | None = None,
-    ) -> bytes | None:
-        """
-        Replace a value unless it changes meanwhile, and otherwise try again.
-
-        Args:
-            where: Its key.
-            change: Returns the new value for the one before.
-            seconds: Its new timeout; None: what remains.
-
-        Returns:
-            The new value; None if there is none, or it could not be stored.
-        """
-        tried = None
-        while True:
-            item = self.client.get_item(where)
-            # The ETag that was refused is there again: not a change, but an outage.
-            if item is None or item.stat.etag == tried:
-                return None
-            tried = item.stat.etag
-            data = change(item.value)
-            remaining = item.stat.ttl
-            left = NEVER_SECONDS if remaining is None else max(remaining, 1)
-            ttl = left if seconds is None else seconds
-            etag = self.client.replace(where, data, tried, ttl)
-            if etag is not None:
-                return data
+        return NEVER if timeout is None or timeout > TTL_MAX else float(timeout)
 
 
 class _Encoded(Bytes):
@@ -302,11 +306,40 @@ class _Encoded(Bytes):
 
 
 class _Shared:
-    """A client that is closed when no backend uses it."""
+    """
+    The clients of the same settings; they are closed when no backend uses them.
 
-    def __init__(self, client: Client[bytes]) -> None:
-        self.client: Final = client
-        finalize(self, client.close)
+    Attributes:
+        client: For threads.
+    """
+
+    def __init__(self, location: Any, **options: Any) -> None:
+        self.client: Final[Client[bytes]] = Client(location, **options)
+        self._location: Final = location
+        self._options: Final = options
+        self._by_loop: Final[
+            dict[AbstractEventLoop, tuple[AsyncClient[bytes], object]]
+        ] = {}
+        finalize(self, self.client.close)
+
+    async def of_loop(self) -> AsyncClient[bytes]:
+        """Return the client of the running loop, which is closed when the loop ends."""
+        loop = get_running_loop()
+        if loop not in self._by_loop:
+            opened = self._open(loop)
+            self._by_loop[loop] = (await anext(opened), opened)
+        return self._by_loop[loop][0]
+
+    async def _open(
+        self, loop: AbstractEventLoop
+    ) -> AsyncGenerator[AsyncClient[bytes]]:
+        """Yield a client; a loop that ends closes its generators, and so this one."""
+        client: AsyncClient[bytes] = AsyncClient(self._location, **self._options)
+        try:
+            yield client
+        finally:
+            self._by_loop.pop(loop, None)
+            await client.close()
 
 
 _clients: Final[WeakValueDictionary[str, _Shared]] = WeakValueDictionary()
@@ -318,7 +351,7 @@ os.register_at_fork(
 
 
 def _shared_client(
-    location: Any,  # noqa: ANN401 - The client checks it.
+    location: Any,
     content_type: str,
     options: dict[str, Any],
 ) -> _Shared:
@@ -328,12 +361,12 @@ def _shared_client(
         shared = _clients.get(name)
         if shared is None:
             shared = _clients[name] = _Shared(
-                Client(location, serializer=_Encoded(content_type), **options)
+                location, serializer=_Encoded(content_type), **options
             )
         return shared
 
 
-def _serializer(chosen: Any) -> Codec[Any]:  # noqa: ANN401 - It is checked.
+def _serializer(chosen: Any) -> Codec[Any]:
     """
     Return the serializer of OPTIONS: "json", an object, a class, or the path of one.
 
@@ -344,8 +377,3 @@ def _serializer(chosen: Any) -> Codec[Any]:  # noqa: ANN401 - It is checked.
         return make_codec(chosen)
     found = import_string(chosen) if isinstance(chosen, str) else chosen
     return make_codec(found() if isinstance(found, type) else found)
-
-
-async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    called: T = await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
-    return called

@@ -69,7 +69,7 @@ class CacheMapping(MutableMapping[Hashable, V]):
         return item.value
 
     def __setitem__(self, key: Hashable, value: V) -> None:
-        self._client.put(self._key(key), value, self._ttl)
+        self._client.set(self._key(key), value, self._ttl)
 
     def __delitem__(self, key: Hashable) -> None:
         if not self._client.delete(self._key(key)):

@@ -55,7 +55,7 @@ async def test_closes_the_connections_of_a_removed_node_when_they_are_not_in_use
             gate.set()
             assert await slow == b"value"
             await until(lambda: not first.open, "the connections to be closed")
-            assert client.metrics().nodes.keys() == {second.name}
+            assert client.stats().nodes.keys() == {second.name}
 
 
 # --- Loops and the end ----------------------------------------------------------------
@@ -86,7 +86,7 @@ async def test_close_ends_what_is_in_work_with_an_error_that_says_so() -> None:
         await client.close()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(result) for result in results} == {ClientUsageError}
-        assert client.metrics().nodes[server.name].failures == 0
+        assert client.stats().nodes[server.name].failures == 0
         assert asyncio.all_tasks() == {asyncio.current_task()} | {
             task for task in asyncio.all_tasks() if "_serve" in repr(task)
         }
@@ -106,7 +106,7 @@ async def test_close_ends_what_waits_for_the_connection_of_a_stream() -> None:
         assert stream is not None
         tasks = [asyncio.create_task(client.get("a")) for _ in range(3)]
         await until(
-            lambda: client.metrics().nodes[server.name].in_flight == 3, "the tasks"
+            lambda: client.stats().nodes[server.name].in_flight == 3, "the tasks"
         )
         await client.close()
         results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -197,7 +197,7 @@ def test_a_client_may_be_forgotten_when_its_loop_has_ended() -> None:
             await client.get("a")
             server.drop()
             await until(
-                lambda: client.metrics().nodes[server.name].connections == 0,
+                lambda: client.stats().nodes[server.name].connections == 0,
                 "the connection to be closed",
             )
             return client
@@ -232,6 +232,6 @@ async def test_a_file_is_read_in_a_thread() -> None:
             return super().read(size)
 
     async with RawServer(Memory()) as server, client_of(server) as client:
-        assert await client.put_file("a", Watched(bytes(3_000_000)))
+        assert await client.set_file("a", Watched(bytes(3_000_000)))
     assert threads
     assert threading.get_ident() not in threads

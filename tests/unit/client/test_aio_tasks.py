@@ -133,7 +133,7 @@ async def test_a_first_caller_that_is_cancelled_while_it_looks_is_followed_by_an
         first.cancel()
         assert await asyncio.gather(*others) == [b"made"] * 4
         assert first.cancelled()
-        assert client.metrics().made == 1
+        assert client.stats().made == 1
         gate.set()
 
 
@@ -152,7 +152,7 @@ async def test_the_last_caller_that_is_cancelled_ends_the_making_and_the_lease()
         assert make.ended == 1
         assert await client.get_or_set("a", lambda: b"later") == b"later"
         assert leases(server) == ["PUT", "DELETE", "PUT", "DELETE"]
-        assert client.metrics().nodes[server.name].in_flight == 0
+        assert client.stats().nodes[server.name].in_flight == 0
     assert not own_tasks()
 
 
@@ -175,7 +175,7 @@ async def test_a_timeout_around_a_call_ends_what_it_started() -> None:
         assert group.group_contains(ZeroDivisionError)
         assert make.calls == make.ended
         await until(  # The lease is given back in the background.
-            lambda: client.metrics().nodes[server.name].in_flight == 0,
+            lambda: client.stats().nodes[server.name].in_flight == 0,
             "nothing in flight",
         )
 
@@ -198,10 +198,10 @@ def calls_of(client: AsyncClient[bytes]) -> list[Callable[[], Any]]:
     """Return calls of each kind."""
     return [
         *(lambda: client.get("slow"), lambda: client.stat("slow")),
-        lambda: client.put("slow", bytes(5_000_000)),
+        lambda: client.set("slow", bytes(5_000_000)),
         *(lambda: client.add("slow", b"1"), lambda: client.delete("slow")),
         lambda: client.get_many(["slow", "slow2"]),
-        lambda: client.put_many({"slow": b"1", "slow2": b"2"}),
+        lambda: client.set_many({"slow": b"1", "slow2": b"2"}),
         *(lambda: client.purge("slow"), lambda: client.get_or_set("slow", lambda: b"")),
         lambda: client.stream("slow").__aenter__(),
     ]
@@ -228,7 +228,7 @@ async def test_a_cancelled_operation_leaves_no_connection_and_no_count() -> None
             await asyncio.gather(*tasks, return_exceptions=True)
             assert all(task.cancelled() for task in tasks)
             assert await client.get("ok") is None
-            numbers = client.metrics().nodes[server.name]
+            numbers = client.stats().nodes[server.name]
             assert (numbers.in_flight, numbers.connections) == (0, 1)
             assert numbers.failures == 0
         assert not own_tasks()
@@ -245,7 +245,7 @@ async def test_cancellation_at_any_moment_leaves_nothing() -> None:
             make = str(turns).encode
             tasks = [
                 asyncio.create_task(client.get_or_set(f"k{turns}", make)),
-                asyncio.create_task(client.put(f"p{turns}", b"1")),
+                asyncio.create_task(client.set(f"p{turns}", b"1")),
                 asyncio.create_task(client.get("p0")),
                 asyncio.create_task(client.get_or_set(f"k{turns}", make)),
             ]
@@ -254,10 +254,10 @@ async def test_cancellation_at_any_moment_leaves_nothing() -> None:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert client.metrics().nodes[server.name].in_flight <= 1  # A release.
+            assert client.stats().nodes[server.name].in_flight <= 1  # A release.
             assert await client.get_or_set(f"k{turns}", make) == make()
         await until(
-            lambda: client.metrics().nodes[server.name].in_flight == 0,
+            lambda: client.stats().nodes[server.name].in_flight == 0,
             "nothing in flight",
         )
     assert not own_tasks()
@@ -285,16 +285,16 @@ async def test_a_cancelled_probe_lets_another_caller_probe() -> None:
         ) as client,
     ):
         with pytest.raises(NodeTimeoutError):
-            await client.put("a", b"1")
+            await client.set("a", b"1")
         probe = asyncio.create_task(client.get("a"))
         await until(lambda: server.heard[-1].path == "/-/ready", "the probe")
         with pytest.raises(NodeDownError):
-            await client.put("a", b"1")
+            await client.set("a", b"1")
         probe.cancel()
         await asyncio.gather(probe, return_exceptions=True)
         is_up = True
-        assert await client.put("a", b"1")
-        assert client.metrics().nodes[server.name].is_up
+        assert await client.set("a", b"1")
+        assert client.stats().nodes[server.name].is_up
 
 
 # --- The end --------------------------------------------------------------------------
@@ -318,7 +318,7 @@ async def test_close_ends_what_makes_values_and_gives_the_lease_back() -> None:
         assert make.ended == 1
         assert leases(server) == ["PUT", "DELETE"]
         assert not memory.values
-        assert client.metrics().errors == {}
+        assert client.stats().errors == {}
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(result) for result in results] == [ClientUsageError] * 3
         assert not own_tasks()

@@ -272,7 +272,7 @@ async def test_a_connection_that_is_not_used_is_closed(
     async with RawServer(ok) as server, client_of(server) as client:
         await client.get("a")
         await until(
-            lambda: not client.metrics().nodes[server.name].connections,
+            lambda: not client.stats().nodes[server.name].connections,
             "the connection to be closed",
         )
         await until(lambda: not server.open, "the server to see it")
@@ -287,7 +287,7 @@ async def test_the_connection_used_last_is_used_first() -> None:
     """So that the others become idle."""
     async with RawServer(ok) as server, client_of(server) as client:
         await asyncio.gather(*(client.get("a") for _ in range(3)))
-        assert client.metrics().nodes[server.name].connections == 3
+        assert client.stats().nodes[server.name].connections == 3
         await client.get("a")
         used = server.heard[-1].connection
         for _ in range(5):
@@ -352,7 +352,7 @@ async def test_values_and_streams_share_their_connections() -> None:
                 assert streamed is not None
                 assert await streamed.read() == b"value"
 
-        await client.put("a", b"value")
+        await client.set("a", b"value")
         for _ in range(3):
             await asyncio.gather(client.get("a"), client.get("a"))
             await asyncio.gather(stream(), stream())

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import io
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -15,11 +16,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+import make_client
 from support.answers import BROKEN, OK
 from support.client_users import TaskClient
 from support.scripted_server import Peer, ScriptedServer, answering, recording, value
@@ -39,6 +42,7 @@ from volcache_client import (
     UnexpectedAnswerError,
     ValueTooLargeError,
 )
+from volcache_client.making import Renewals
 
 # Long enough for a loaded machine; only what must end by a timeout has a short one.
 PATIENT: Final = 30.0
@@ -100,7 +104,7 @@ def endless(piece: bytes, first: bytes = b"") -> Callable[[Peer], None]:
 
 def numbers_of(client: Any) -> Any:
     """Return the numbers of the only node."""
-    (numbers,) = client.metrics().nodes.values()
+    (numbers,) = client.stats().nodes.values()
     return numbers
 
 
@@ -181,9 +185,9 @@ def test_a_slow_upload_ends_at_the_timeout(client_of: Any) -> None:
         client_of(server, timeout=SHORT) as client,
     ):
         with pytest.raises(NodeTimeoutError):
-            client.put("key", body)
+            client.set("key", body)
         with pytest.raises(NodeTimeoutError):
-            client.put_file("key", io.BytesIO(body))
+            client.set_file("key", io.BytesIO(body))
         is_over.set()
 
 
@@ -196,9 +200,9 @@ def test_a_node_that_does_not_accept_is_an_error_of_the_connection(
     with client_of(name, failures=2) as client:
         for _ in range(2):
             with pytest.raises(NodeConnectionError):
-                client.put("key", b"value")
+                client.set("key", b"value")
         with pytest.raises(NodeDownError):
-            client.put("key", b"value")
+            client.set("key", b"value")
         assert client.get("key") is None
 
 
@@ -233,9 +237,9 @@ def test_without_the_cache_an_application_works(
         with client_of(name, timeout=SHORT, on_error="miss") as client:
             keys = ["a", "b"]
             assert client.get_or_set("k", lambda: b"made") == b"made"
-            assert client.put("k", b"v") is None
-            assert client.put_file("k", io.BytesIO(b"v")) is None
-            assert client.put_many(dict.fromkeys(keys, b"v")) == {}
+            assert client.set("k", b"v") is None
+            assert client.set_file("k", io.BytesIO(b"v")) is None
+            assert client.set_many(dict.fromkeys(keys, b"v")) == {}
             assert client.get_many(keys) == {}
             assert client.stat("k") is None
             assert client.delete("k") is False
@@ -284,12 +288,12 @@ def test_a_body_that_is_refused_before_it_was_sent_has_its_answer(
     with ScriptedServer(refuse) as server, client_of(server) as client:
         for _ in range(20):
             with pytest.raises(ValueTooLargeError):
-                client.put("key", bytes(4 << 20))
+                client.set("key", bytes(4 << 20))
     with ScriptedServer(serve) as server, client_of(server) as client:
         with pytest.raises(ValueTooLargeError):
-            client.put("key", bytes(4 << 20))
+            client.set("key", bytes(4 << 20))
         with pytest.raises(ValueTooLargeError):
-            client.put_file("key", io.BytesIO(bytes(4 << 20)))
+            client.set_file("key", io.BytesIO(bytes(4 << 20)))
 
 
 # --- Requests ---------------------------------------------------------------------------
@@ -326,8 +330,8 @@ def test_a_request_has_the_path_of_its_key_and_what_the_service_needs(
     ):
         client.get(key)
         assert client.stat(key).size == 1
-        client.put(key, b"v", ttl=1.5, content_type="text/x")
-        client.put_file(key, io.BytesIO(b"v"), ttl=5)
+        client.set(key, b"v", ttl=1.5, content_type="text/x")
+        client.set_file(key, io.BytesIO(b"v"), ttl=5)
         with client.stream(key) as reader:
             assert reader.read() == b"v"
         host = f"\r\nHost: {server.name}\r\n".encode()
@@ -390,11 +394,11 @@ def test_values_of_any_size_are_sent_and_returned(
     file = io.BytesIO(b"skip" + wanted)
     file.seek(4)
     with ScriptedServer(answering(answer)) as server, client_of(server) as client:
-        client.put("a", wanted)
-        client.put_file("a", file)
+        client.set("a", wanted)
+        client.set_file("a", file)
         assert not file.closed
         (tmp_path / "file").write_bytes(wanted)
-        client.put_file("a", tmp_path / "file")
+        client.set_file("a", tmp_path / "file")
         assert stored == [wanted] * 3
         assert client.get("a") == wanted
         with client.stream("a") as reader:
@@ -506,12 +510,12 @@ def test_a_request_on_a_connection_that_was_closed_meanwhile_is_repeated(
     with ScriptedServer(closing_at_second) as server, client_of(server) as client:
         for calls in range(6, 19, 6):
             assert client.get("key") == b"v"
-            assert client.put("key", long) == '"1"'
+            assert client.set("key", long) == '"1"'
             assert client.delete("key")
             for _ in range(2):
                 with client.stream("key") as reader:
                     assert reader.read() == b"v"
-            assert client.put_file("key", io.BytesIO(long)) == '"1"'
+            assert client.set_file("key", io.BytesIO(long)) == '"1"'
             assert server.connections == calls
         assert numbers_of(client).failures == 0
 
@@ -520,10 +524,11 @@ def test_a_request_on_a_connection_that_was_closed_meanwhile_is_repeated(
     "act",
     [
         lambda client: client.add("key", b"v"),
-        lambda client: client.replace("key", b"v", '"1"'),
+        lambda client: client.cas("key", b"v", '"1"'),
+        lambda client: client.replace("key", b"v"),
         lambda client: client.delete("key", '"1"'),
     ],
-    ids=["add", "replace", "delete"],
+    ids=["add", "cas", "replace", "delete"],
 )
 def test_a_conditional_request_is_not_repeated(
     act: Callable[[Any], object], client_of: Any
@@ -568,7 +573,7 @@ def test_a_file_without_positions_is_not_sent_twice(client_of: Any) -> None:
             os.write(far, b"value")
             os.close(far)
             with pytest.raises(NodeConnectionError):
-                client.put_file("key", pipe)
+                client.set_file("key", pipe)
         assert server.connections == 1
 
 
@@ -629,7 +634,7 @@ def test_the_connections_of_a_node_that_was_removed_are_closed(client_of: Any) -
             nodes[:] = [second.name]
             assert client.get("key") == b"v"
             assert client.get("key") == b"v"
-            assert list(client.metrics().nodes) == [second.name]
+            assert list(client.stats().nodes) == [second.name]
             wait_until(lambda: not first._threads[0].is_alive(), "the end")
 
 
@@ -642,7 +647,7 @@ def test_a_closed_client_says_so(client_of: Any) -> None:
         wait_until(lambda: not server._threads[0].is_alive(), "the end")
         acts: list[Callable[[], object]] = [
             lambda: client.get("key"),
-            lambda: client.put("key", b""),
+            lambda: client.set("key", b""),
             lambda: client.get_many(["a", "b"]),
             lambda: client.get_or_set("key", lambda: b""),
             lambda: client.stream("key").__enter__(),
@@ -650,7 +655,7 @@ def test_a_closed_client_says_so(client_of: Any) -> None:
         for act in acts:
             with pytest.raises(ClientUsageError, match="closed"):
                 act()
-        assert client.metrics().operations["get", "hit"] == 1
+        assert client.stats().operations["get", "hit"] == 1
 
 
 # --- Streams and files ------------------------------------------------------------------
@@ -676,7 +681,7 @@ def test_a_stream_that_ends_early_is_an_error(on_error: str, client_of: Any) -> 
             has_begun.set()
             with pytest.raises(NodeConnectionError):
                 b"".join(reader)
-        assert client.metrics().errors == {"NodeConnectionError": 1}
+        assert client.stats().errors == {"NodeConnectionError": 1}
         assert numbers_of(client).connections == 0
 
 
@@ -727,7 +732,7 @@ def test_a_stream_of_a_value_that_is_not_there_is_none(client_of: Any) -> None:
             with client.stream("key") as reader:
                 assert reader is None
         assert server.connections == 1
-        assert client.metrics().operations == {("stream", "miss"): 2}
+        assert client.stats().operations == {("stream", "miss"): 2}
 
 
 class Failing(io.BytesIO):
@@ -760,9 +765,9 @@ def test_a_file_that_fails_is_never_stored_short(
     serve = recording(requests, STORED)
     with ScriptedServer(serve) as server, client_of(server) as client:
         with pytest.raises(error, match=r"the disk|became shorter"):
-            client.put_file("key", file(bytes(200_000)))
+            client.set_file("key", file(bytes(200_000)))
         assert numbers_of(client).failures == 0
-        assert client.put_file("key", io.BytesIO(b"v")) == '"1"'
+        assert client.set_file("key", io.BytesIO(b"v")) == '"1"'
     assert len(requests) == 1
 
 
@@ -770,11 +775,11 @@ def test_what_is_no_binary_file_is_refused(tmp_path: Path, client_of: Any) -> No
     """By name."""
     with always(value(b"")) as server, client_of(server) as client:
         with pytest.raises(InvalidArgumentError, match="neither a path nor a file"):
-            client.put_file("key", b"value")
+            client.set_file("key", b"value")
         with pytest.raises(InvalidArgumentError, match="not binary"):
-            client.put_file("key", io.StringIO("value"))
+            client.set_file("key", io.StringIO("value"))
         with pytest.raises(FileNotFoundError):
-            client.put_file("key", tmp_path / "missing")
+            client.set_file("key", tmp_path / "missing")
 
 
 def test_a_file_without_positions_is_sent_in_chunks(client_of: Any) -> None:
@@ -796,7 +801,7 @@ def test_a_file_without_positions_is_sent_in_chunks(client_of: Any) -> None:
     ):
         os.write(far, b"value")
         os.close(far)
-        assert client.put_file("key", pipe) == '"1"'
+        assert client.set_file("key", pipe) == '"1"'
     assert b"\r\nTransfer-Encoding: chunked\r\n" in requests[0]
     assert requests[0].endswith(b"\r\n\r\n5\r\nvalue\r\n0\r\n\r\n")
 
@@ -821,12 +826,12 @@ def test_an_error_of_one_key_does_not_prevent_the_others(client_of: Any) -> None
     with ScriptedServer(answering(answer)) as server, client_of(server) as client:
         keys = ["bad1", "a", "bad2", "b", "c"]
         with pytest.raises(AccessDeniedError, match="bad1") as caught:
-            client.put_many(dict.fromkeys(keys, b"v"))
+            client.set_many(dict.fromkeys(keys, b"v"))
         assert caught.value.__notes__ == ["and 1 more of 5 keys"]
         assert stored == {b"/a", b"/b", b"/c"}
         with pytest.raises(AccessDeniedError, match="bad2"):
             client.get_many(reversed(keys))
-        assert client.put_many({}) == {}
+        assert client.set_many({}) == {}
         assert client.get_many([]) == {}
         with pytest.raises(InvalidArgumentError, match="is one key"):
             client.get_many("key")
@@ -847,7 +852,7 @@ def test_many_keys_wait_for_several_answers_at_once(client_of: Any) -> None:
         wanted = {f"key{number}": b"/key%d" % number for number in range(7)}
         found = client.get_many([*wanted, b"key7", "key1"])
         assert list(found.items()) == [*wanted.items(), (b"key7", b"/key7")]
-        etags = client.put_many({**wanted, "key8": b"8"}, ttl=9)
+        etags = client.set_many({**wanted, "key8": b"8"}, ttl=9)
         assert list(etags) == [*wanted, "key8"]
         assert server.connections == 4
 
@@ -856,8 +861,9 @@ def test_many_keys_wait_for_several_answers_at_once(client_of: Any) -> None:
 
 
 def memory() -> Callable[[Peer], None]:
-    """Return a function that stores values as the service does."""
+    """Return a function that stores values as the service does; no time passes."""
     values: dict[bytes, bytes] = {}
+    ages: dict[bytes, bytes] = {}
     lock = threading.Lock()
 
     def answer(request: bytes) -> bytes:
@@ -868,12 +874,21 @@ def memory() -> Callable[[Peer], None]:
                 if b"If-None-Match" in head and path in values:
                     return b"HTTP/1.1 412 No\r\nContent-Length: 0\r\n\r\n"
                 values[path] = body
+                ages[path] = b"".join(re.findall(rb"Cache-Control: .*\r\n", head))
                 return value(b"", b'ETag: "1"\r\n')
             if path not in values:
                 return b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n"
-            return value(values[path] if method == b"GET" else values.pop(path))
+            if method == b"DELETE":
+                return value(values.pop(path))
+            body = values[path]
+            head = value(body, b'ETag: "1"\r\n' + ages[path])
+            return head if method == b"GET" else head.removesuffix(body)
 
     return answering(answer)
+
+
+# The name of the lease of "key", and what is made once.
+LEASE: Final = sha256(b"key").hexdigest()
 
 
 @pytest.mark.parametrize("error", [None, KeyError("made")], ids=["value", "error"])
@@ -885,7 +900,7 @@ def test_of_many_that_miss_a_key_one_makes_the_value(
 
     def make() -> list[int]:
         calls.append(1)
-        wait_until(lambda: client.metrics().waits == 15, "all others")
+        wait_until(lambda: client.stats().waits == 15, "all others")
         if error is not None:
             raise error
         return [1]
@@ -905,7 +920,7 @@ def test_of_many_that_miss_a_key_one_makes_the_value(
         is_of_tasks = isinstance(client, TaskClient)
         made = partial(asyncio.to_thread, make) if is_of_tasks else make
         found = list(threads.map(ask, range(16)))
-        numbers = client.metrics()
+        numbers = client.stats()
         assert len(calls) == 1
         assert client.get_or_set("key", lambda: [2]) == ([2] if error else [1])
     if error is None:
@@ -914,3 +929,129 @@ def test_of_many_that_miss_a_key_one_makes_the_value(
         assert (numbers.made, numbers.nodes[server.name].failures) == (1, 0)
     else:
         assert [str(one) for one in found] == [str(error)] * 16
+
+
+@pytest.mark.parametrize("error", [None, KeyError("made")], ids=["value", "error"])
+def test_a_stale_value_is_returned_while_one_caller_renews_it(
+    error: Exception | None, client_of: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits; after an error, which is logged, it is stale and not made at once."""
+    calls: list[int] = []
+    may_end = threading.Event()
+
+    def make() -> list[int]:
+        calls.append(1)
+        may_end.wait(PATIENT)
+        if error is not None:
+            raise error
+        return [2]
+
+    with (
+        ScriptedServer(memory()) as server,
+        client_of(server, serializer="json") as client,
+    ):
+        made = make
+        if isinstance(client, TaskClient):
+            made = partial(asyncio.to_thread, make)  # type: ignore[assignment]
+        ask = partial(client.get_or_set, "key", made, 60, stale=100)
+        client.set("key", [1], ttl=101)
+        assert ask() == [1]  # It is fresh.
+        client.set("key", [1], ttl=99)
+        assert [ask() for _ in range(5)] == [[1]] * 5
+        may_end.set()
+        if error is None:
+            wait_until(lambda: client.get("key") == [2], "the new value")
+            assert (client.stat("key").ttl, ask()) == (160, [2])
+        else:
+            wait_until(lambda: "was not renewed" in caplog.text, "the error")
+            assert ask() == [1]
+        wait_until(lambda: client.get("~lease/" + LEASE) is None, "the lease")
+        assert len(calls) == 1
+        assert client.stats().made == (0 if error else 1)
+
+
+def test_a_client_is_closed_while_it_renews(
+    client_of: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not wait for `make`, and nothing is logged."""
+    may_end, has_begun = threading.Event(), threading.Event()
+
+    def make() -> bytes:
+        has_begun.set()
+        may_end.wait(PATIENT)
+        return b"new"
+
+    with ScriptedServer(memory()) as server, client_of(server) as client:
+        made = make
+        if isinstance(client, TaskClient):
+            made = partial(asyncio.to_thread, make)  # type: ignore[assignment]
+        client.set("key", b"old", ttl=9)
+        assert client.get_or_set("key", made, stale=10) == b"old"
+        assert has_begun.wait(PATIENT)
+        client.close()
+        assert client.closed
+        may_end.set()
+    assert "renewed" not in caplog.text
+
+
+def test_renewals_have_a_bound() -> None:
+    """In all, for a key, and after a failure."""
+    now = [0.0]
+    renewals = Renewals(lambda: now[0], 10)
+    assert [renewals.begin(b"%d" % one) for one in range(9)] == [True] * 8 + [False]
+    assert not renewals.begin(b"1")
+    renewals.ended(b"1", None)
+    renewals.ended(b"2", KeyError("made"))
+    assert [renewals.begin(key) for key in (b"1", b"2", b"8")] == [True, False, True]
+    renewals.ended(b"1", None)
+    now[0] = 11.0
+    assert renewals.begin(b"2")
+
+
+# --- The client as an object ------------------------------------------------------------
+
+
+def test_a_client_is_used_as_a_mapping_that_cannot_be_listed() -> None:
+    """A missing key is a `KeyError`; a stored None is a value."""
+    with (
+        ScriptedServer(memory()) as server,
+        Client(server.name, serializer="json") as client,
+    ):
+        assert client
+        client["a"] = None
+        assert "a" in client
+        assert client["a"] is None
+        assert client.get("a", 7) is None
+        del client["a"]
+        assert "a" not in client
+        assert client.get("a", 7) == 7
+        for act in (client.__getitem__, client.__delitem__):
+            with pytest.raises(KeyError, match="a"):
+                act("a")
+        for kind in (iter, len):
+            with pytest.raises(TypeError, match="volcache ls"):
+                kind(client)
+
+
+def test_a_client_is_shown_without_its_tokens(tmp_path: Path) -> None:
+    """With its first address and its state."""
+    secret = {"token": "secret", "admin_token": "secret"}
+    shown = {
+        "http://10.0.0.1:8080, 1 node": "10.0.0.1:8080",
+        "https://a:443, 2 nodes": ["https://a:443", "b:1"],
+        f"unix:{tmp_path}/s, 1 node": f"unix:{tmp_path}/s",
+        "nodes not known yet": lambda: ["a:1"],
+    }
+    for kind in (Client, AsyncClient):
+        for text, nodes in shown.items():
+            client: Any = kind(nodes, **secret)  # type: ignore[call-overload]
+            assert repr(client) == f"<{kind.__name__} {text}, open>"
+    with Client("a:1") as closed:
+        pass
+    assert repr(closed) == "<Client http://a:1, 1 node, closed>"
+
+
+def test_the_client_for_threads_is_made_of_that_for_asyncio() -> None:
+    """`tools/make_client.py` was run after the last change."""
+    wanted = make_client.convert(make_client.SOURCE.read_text("utf-8"))
+    assert make_client.MADE.read_text("utf-8") == wanted

@@ -38,7 +38,7 @@ def test_every_method_of_both_clients_is_in_the_table() -> None:
     """And no other."""
     documented = {row[0].strip("`").partition("(")[0] for row in rows("Methods")}
     for client in (Client, AsyncClient):
-        public = {name for name in vars(client) if not name.startswith("_")}
+        public = {name for name in dir(client) if not name.startswith("_")}
         assert public == documented
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from volcache_client import (
     AccessDeniedError,
     CacheError,
+    ConflictError,
     InvalidArgumentError,
     InvalidKeyError,
     Item,
@@ -19,8 +21,9 @@ from volcache_client import (
     UnavailableError,
     UnexpectedAnswerError,
 )
-from volcache_client.core import LEASE_PREFIX, Core
+from volcache_client.making import LEASE_PREFIX, Making
 from volcache_client.messages import Answer, Call, Send, Sleep
+from volcache_client.operations import IF_ABSENT, IF_PRESENT, Operations
 from volcache_client.options import make_options
 from volcache_client.serializers import Json, make_codec
 
@@ -48,6 +51,7 @@ class FakeNode:
         # An error or a status for requests of a method, in place of the answer.
         self.failures: dict[str, Exception | int] = {}
         self.on_sleep: Callable[[], object] = lambda: None
+        self.directives = ""
         self._count = 0
 
     def take(self, step: object) -> object:
@@ -70,7 +74,7 @@ class FakeNode:
     def _answer(self, request: Request) -> Answer:
         body, etag, until = self.stored.get(request.path, (b"", "", -1.0))
         is_stored = until > self.now
-        matches = request.headers.get("If-Match", etag) == etag
+        matches = request.headers.get("If-Match", etag) in {etag, is_stored and "*"}
         if request.method == "PUT":
             if "If-None-Match" in request.headers and is_stored:
                 return Answer(412, {}, b"")
@@ -78,7 +82,8 @@ class FakeNode:
                 return Answer(412, {}, b"")
             self._count += 1
             etag = f'"{self._count}"'
-            age = request.headers.get("Cache-Control", "max-age=1000").partition("=")[2]
+            lifetime = request.headers.get("Cache-Control", "max-age=1000")
+            age, _, self.directives = lifetime.partition("=")[2].partition(", ")
             self.stored[request.path] = (request.body, etag, self.now + int(age))  # type: ignore[assignment]
             return Answer(200, {"ETag": etag}, b"")
         if not is_stored:
@@ -87,8 +92,13 @@ class FakeNode:
             if matches:
                 del self.stored[request.path]
             return Answer(200 if matches else 412, {}, b"")
-        length = str(len(body))
-        return Answer(200, {"Content-Length": length, "ETag": etag}, body)
+        left = f"max-age={int(until - self.now)}, {self.directives}"
+        headers = {
+            "Content-Length": str(len(body)),
+            "ETag": etag,
+            "Cache-Control": left,
+        }
+        return Answer(200, headers, body)
 
     def run(self, operation: Operation[T]) -> T:
         """Take all steps of an operation."""
@@ -119,10 +129,29 @@ def node() -> FakeNode:
     return FakeNode()
 
 
-def core_of(node: FakeNode, serializer: Any = None, **options: Any) -> Core[Any]:
+class Core(Operations[Any]):
+    """The operations, and what clients do for `get_or_set`."""
+
+    def put(self, key: Any, value: Any, ttl: Any = None, kind: Any = None) -> Any:
+        """Store a value."""
+        return self.set("set", key, value, ttl, kind)
+
+    def get_or_set(
+        self, key: str, make: Callable[[], Any], ttl: float | None = None
+    ) -> Operation[Any]:
+        """Look for a value, and make it if it is missing."""
+        making = Making(self, key, make, ttl, 0.0)
+        found = yield from making.find()
+        if isinstance(found, Item):
+            return found.value
+        value = yield from making.make(found)
+        return value
+
+
+def core_of(node: FakeNode, serializer: Any = None, **options: Any) -> Core:
     """Return a core at the time of the node."""
     made = make_options(cast("OptionArguments", options))
-    return Core(NODE, make_codec(serializer), made, lambda: node.now)
+    return Core(NODE, make_codec(serializer), made, lambda: node.now, lambda: node.now)
 
 
 def make_nothing() -> bytes:
@@ -133,15 +162,17 @@ def make_nothing() -> bytes:
 # --- What is raised ---------------------------------------------------------------------
 
 
-def operations(core: Core[Any]) -> dict[str, Callable[[], Operation[Any]]]:
+def operations(core: Core) -> dict[str, Callable[[], Operation[Any]]]:
     """Return each operation that `on_error` is for, by its name."""
     return {
         "get": lambda: core.get("k"),
         "get_item": lambda: core.get_item("k"),
         "stat": lambda: core.stat("k"),
-        "put": lambda: core.put("k", b"v"),
-        "add": lambda: core.add("k", b"v"),
-        "replace": lambda: core.replace("k", b"v", '"1"'),
+        "set": lambda: core.put("k", b"v"),
+        "add": lambda: core.set("add", "k", b"v", condition=IF_ABSENT),
+        "replace": lambda: core.set("replace", "k", b"v", condition=IF_PRESENT),
+        "touch": lambda: core.touch("k", 9),
+        "incr": lambda: core.incr("k", 1, 1, None),
         "delete": lambda: core.delete("k"),
     }
 
@@ -186,12 +217,17 @@ def test_wrong_arguments_are_raised_before_anything_is_sent(node: FakeNode) -> N
         (lambda: core.put("", b"v"), InvalidKeyError),
         (lambda: core.put("k", "text"), SerializationError),
         (lambda: core.put("k", b"v", ttl=0), InvalidArgumentError),
-        (lambda: core.put("k", b"v", content_type="a\r\nb"), InvalidArgumentError),
-        (lambda: core.replace("k", b"v", "1"), InvalidArgumentError),
+        (lambda: core.put("k", b"v", kind="a\r\nb"), InvalidArgumentError),
+        (lambda: core.touch("k", 0), InvalidArgumentError),
+        *(
+            (partial(core.incr, "k", *wrong), InvalidArgumentError)
+            for wrong in ((-1, 0, 1), (1.5, 0, 1), (2**64, 0, 1), (1, -1, 1), (1, 0, 0))
+        ),
         (lambda: core.delete("k", etag=""), InvalidArgumentError),
         (lambda: core.get_or_set("k", make_nothing, ttl=-1), InvalidArgumentError),
         (lambda: core.purge(""), InvalidArgumentError),
-        (lambda: core.purge("p"), InvalidArgumentError),
+        *((lambda: core.purge("p"), InvalidArgumentError),),
+        (lambda: core.purge(None), InvalidArgumentError),
     ]
     for operation, error in wrong:
         with pytest.raises(error):
@@ -219,7 +255,7 @@ def test_a_node_that_is_down_is_a_miss_for_reads_and_an_error_for_writes(
 
 
 def test_an_answer_of_unknown_length_is_not_a_value(node: FakeNode) -> None:
-    """Its end may be missing; `head` needs its size."""
+    """Its end may be missing; `stat` needs its size."""
     node.take = lambda _: Answer(200, {}, b"half")  # type: ignore[assignment,method-assign]
     core = core_of(node)
     with pytest.raises(NodeConnectionError, match="unknown length"):
@@ -235,8 +271,75 @@ def test_purge_is_never_silent(node: FakeNode) -> None:
     with pytest.raises(UnavailableError):
         node.run(core.purge("p"))
     node.failures["POST"] = 403
-    with pytest.raises(AccessDeniedError, match="addresses of the instances"):
+    with pytest.raises(AccessDeniedError, match="addresses of all instances"):
         node.run(core.purge("p"))
+
+
+# --- Changing a value -------------------------------------------------------------------
+
+
+def test_a_value_is_touched_as_it_is(node: FakeNode) -> None:
+    """It is another version, with another time to live."""
+    core = core_of(node)
+    assert node.run(core.touch("k", 50)) is False
+    node.run(core.put("k", b"v", 10))
+    assert node.run(core.touch("k", 50)) is True
+    node.now = 30
+    item = node.run(core.get_item("k"))
+    assert item is not None
+    assert (item.value, item.stat.ttl) == (b"v", 20)
+
+
+def test_a_number_is_counted_in_64_bits(node: FakeNode) -> None:
+    """Up it starts again, down it stops; without a serializer."""
+    core = core_of(node, Json())
+    assert node.run(core.incr("k", 1, None, None)) is None
+    assert not node.stored
+    steps = [(1, 7, 1, 7), (1, 7, 1, 8), (0, None, 1, 8), (10, None, -1, 0)]
+    steps += [(2**64 - 1, None, 1, 2**64 - 1), (3, None, 1, 2)]
+    for delta, initial, sign, wanted in steps:
+        found = node.run(core.incr("k", delta, initial, None, sign=sign))
+        assert found == wanted
+    assert node.run(core.get("k")) == (2,)
+    for wrong in (b"", b"1 ", b"-1", b"1.5", b"x", b"18446744073709551616"):
+        node.run(core_of(node).put("k", wrong))
+        with pytest.raises(InvalidArgumentError, match="not a number"):
+            node.run(core.incr("k", 1, 1, None))
+
+
+def test_a_counter_expires_when_it_was_to(node: FakeNode) -> None:
+    """However often it is changed: the service has whole seconds only."""
+    for pause in (0.001, 0.3, 0.7, 1.9):
+        core, began = core_of(node), node.now
+        node.run(core.incr("k", 1, 1, 5))
+        count = 1
+        while (found := node.run(core.incr("k", 1, 1, 5))) != 1:
+            count += 1
+            assert found == count
+            node.now += pause
+        assert 5 - pause <= node.now - began <= 6 + pause
+        node.stored.clear()
+
+
+def test_a_value_that_always_changes_is_left_to_others(node: FakeNode) -> None:
+    """After some pauses."""
+    core = core_of(node)
+    node.run(core.put("k", b"1"))
+    take = node.take
+
+    def change(step: Any) -> object:
+        if isinstance(step, Send) and step.request.method == "PUT":
+            other = f"of another {len(node.requests)}"
+            node.stored = dict.fromkeys(node.stored, (b"1", other, 9000000000.0))
+        return take(step)
+
+    node.take = change  # type: ignore[method-assign]
+    for operation in (core.incr("k", 1, None, None), core.touch("k", 9)):
+        node.requests.clear()
+        with pytest.raises(ConflictError, match="16"):
+            node.run(operation)
+        assert node.methods == 16 * ["GET", "PUT"]
+    assert node.now > 0
 
 
 # --- get_or_set -------------------------------------------------------------------------
@@ -263,11 +366,11 @@ def test_a_missing_value_is_made_with_a_lease(node: FakeNode) -> None:
 
 
 def test_a_stored_none_is_found(node: FakeNode) -> None:
-    """JSON has it; `get` alone cannot tell it from a miss."""
+    """JSON has it."""
     core = core_of(node, Json())
     assert node.run(core.get_or_set("k", lambda: None)) is None
     assert node.run(core.get_or_set("k", make_nothing)) is None
-    assert node.run(core.get("k")) is None
+    assert node.run(core.get("k")) == (None,)
     item = node.run(core.get_item("k"))
     assert isinstance(item, Item)
 
@@ -332,9 +435,9 @@ def test_an_outage_after_the_lease_gives_it_back(node: FakeNode) -> None:
     assert not node.stored
 
 
-def hold_lease(node: FakeNode, core: Core[Any]) -> None:
+def hold_lease(node: FakeNode, core: Core) -> None:
     """Take the lease of the key `k`, as a process that dies then."""
-    node.run(core._acquire_lease("k"))
+    node.run(Making(core, "k", make_nothing, None, 0.0)._acquire_lease())
     node.requests.clear()
 
 
@@ -362,7 +465,7 @@ def test_a_value_is_made_after_two_leases_of_others(node: FakeNode) -> None:
 
     def others_again() -> None:
         before = len(node.requests)
-        node.run(core._acquire_lease("k"))
+        node.run(Making(core, "k", make_nothing, None, 0.0)._acquire_lease())
         del node.requests[before:]
 
     node.on_sleep = others_again
@@ -407,7 +510,7 @@ def test_a_value_that_was_made_is_returned_if_it_cannot_be_stored(
     assert node.run(core.get_or_set("k", make)) == b"v"
     metrics = core.metrics({})
     assert sum(metrics.errors.values()) == 1
-    assert metrics.operations["put", "dropped"] == 1
+    assert metrics.operations["set", "dropped"] == 1
 
 
 def test_a_value_that_cannot_be_serialized_is_an_error(node: FakeNode) -> None:

@@ -496,5 +496,5 @@ def test_list_that_cannot_be_read_is_an_outage() -> None:
         client.get("key")
     with Client(_unreachable(), on_error="miss") as client:
         assert client.get("key") is None
-        assert client.put("key", b"value") is None
+        assert client.set("key", b"value") is None
         assert client.get_or_set("key", lambda: b"made") == b"made"

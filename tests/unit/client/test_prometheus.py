@@ -40,7 +40,7 @@ class Counted:
             self.counters.request_ended("10.0.0.1:1234", is_failure=is_failure)
         self.counters.request_began("10.0.0.1:1234")
 
-    def metrics(self) -> Metrics:
+    def stats(self) -> Metrics:
         """Return the numbers."""
         return self.counters.read(NODES)
 

@@ -1,0 +1,115 @@
+"""What both clients have in common besides their methods."""
+
+from __future__ import annotations
+
+from typing import (
+    TYPE_CHECKING,
+    Final,
+    Generic,
+    TypeVar,
+    cast,
+)
+
+from volcache_client.errors import InvalidArgumentError
+from volcache_client.making import Renewals
+from volcache_client.operations import Operations
+from volcache_client.options import OptionArguments, make_options
+from volcache_client.serializers import make_codec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Unpack
+
+    from volcache_client.core import Source
+    from volcache_client.metrics import Metrics
+    from volcache_client.nodes import Node
+    from volcache_client.options import Options
+
+K = TypeVar("K", bound="str | bytes")
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+class BaseClient(Generic[V]):
+    """A client without its methods and without what performs their steps."""
+
+    def __init__(
+        self,
+        nodes: Source,
+        *,
+        serializer: object = None,
+        **options: Unpack[OptionArguments],
+    ) -> None:
+        """See `AsyncClient`."""
+        self._is_closed = True
+        checked = make_options(options)
+        self._core: Final[Operations[V]] = Operations(
+            nodes, make_codec(serializer), checked
+        )
+        self._renewals = Renewals(self._core.clock, checked.lease_seconds)
+        self._start(checked)
+        self._is_closed = False
+
+    def _start(self, options: Options) -> None:
+        """Make what performs steps."""
+        raise NotImplementedError
+
+    def _connections(self) -> Mapping[Node, int]:
+        """Return the open connections to each node."""
+        raise NotImplementedError
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed."""
+        return self._is_closed
+
+    def stats(self) -> Metrics:
+        """Return the numbers since the client was made; a forked child goes on counting."""
+        return self._core.metrics(self._connections())
+
+    def __repr__(self) -> str:
+        nodes = self._core.nodes.all()
+        where = "nodes not known yet"
+        if nodes:
+            address = nodes[0].address
+            scheme = "" if address.socket_path else f"{address.scheme}://"
+            count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+            where = f"{scheme}{address.name}, {count}"
+        state = "closed" if self._is_closed else "open"
+        return f"<{type(self).__name__} {where}, {state}>"
+
+
+def distinct(keys: Iterable[K]) -> list[K]:
+    """
+    Return keys without repetitions, in their order.
+
+    Raises:
+        InvalidArgumentError: It is one key.
+    """
+    if isinstance(keys, str | bytes):
+        raise InvalidArgumentError(
+            f"{keys!r} is one key; allowed is an iterable of keys, such as a list"
+        )
+    return list(dict.fromkeys(keys))
+
+
+def results_by_key(
+    keys: list[K], results: Sequence[T | Exception | None]
+) -> dict[K, T]:
+    """
+    Return the results that are not None.
+
+    Raises:
+        Exception: The first of the errors, with a note of how many others there are.
+    """
+    errors = [result for result in results if isinstance(result, Exception)]
+    if len(errors) > 1:
+        errors[0].add_note(f"and {len(errors) - 1} more of {len(keys)} keys")
+    if errors:
+        raise errors[0]
+    found = cast("Sequence[T | None]", results)
+    return {
+        key: result
+        for key, result in zip(keys, found, strict=True)
+        if result is not None
+    }

@@ -1,0 +1,265 @@
+"""
+Values that are made when they are missing or stale, by one of all processes.
+
+It makes a value while it holds the lease: a key that was stored with `If-None-Match: *` and
+expires by itself. The others look until the value is there, and acquire the lease when it
+was given back or has expired. Who has waited for two leases makes the value without one.
+
+A value that may be stale is stored for that time longer. So it is stale when less than that
+time is left of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from hashlib import sha256
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from volcache_client.errors import CacheError
+from volcache_client.keys import checked_ttl
+from volcache_client.messages import Call, Item, Sleep
+from volcache_client.operations import IF_ABSENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from volcache_client.messages import Operation
+    from volcache_client.operations import Operations
+
+V = TypeVar("V")
+
+LEASE_PREFIX: Final = "~lease/"
+# How long those that wait for a value wait between two looks, seconds.
+_LOOK_FIRST: Final = 0.01
+_LOOK_LONGEST: Final = 0.25
+# How many times the length of a lease a caller waits for others; then it makes the value
+# itself: one lease for a process that died, one for the process that took over.
+_LEASES_WAITED: Final = 2
+# How many values a client renews at once, and how many failures it remembers.
+RENEWALS_MAX: Final = 8
+_FAILED_MAX: Final = 1000
+
+_log: Final = logging.getLogger("volcache_client")
+
+
+class Outage:
+    """The result of an operation whose error is not raised."""
+
+
+OUTAGE: Final = Outage()
+
+
+class Making(Generic[V]):
+    """
+    One call of `get_or_set`; its steps are taken by one thread or task.
+
+    Attributes:
+        stored: The key, with the prefix of the client.
+    """
+
+    def __init__(
+        self,
+        core: Operations[V],
+        key: str | bytes,
+        make: Callable[[], Any],
+        ttl: float | None,
+        stale: float,
+    ) -> None:
+        """
+        Check the arguments; `make` should not find too late that one is wrong.
+
+        Raises:
+            InvalidArgumentError: One is wrong.
+        """
+        self.stored: Final = core.stored_key(key)
+        self._core: Final = core
+        self._key: Final = key
+        self._make: Final = make
+        self._stale: Final = 0.0 if stale == 0 else checked_ttl(stale, "stale")
+        ttl = core.options.default_ttl if ttl is None else checked_ttl(ttl)
+        self._ttl: Final = None if ttl is None else ttl + self._stale
+        # A digest, since the key may be as long as a key can be.
+        digest = sha256(self.stored).hexdigest()
+        self._lease_key: Final = core.prefix + f"{LEASE_PREFIX}{digest}".encode()
+
+    def find(self) -> Operation[Item[V] | Outage | None]:
+        """Return what is stored; a stored None is an item too."""
+        steps = self._core.item(self._key)
+        return self._core.counted("get", steps, is_write=False, instead=OUTAGE)
+
+    def is_stale(self, item: Item[V]) -> bool:
+        """Return whether a value should be renewed."""
+        left = item.stat.ttl
+        return bool(self._stale) and left is not None and left < self._stale
+
+    def make(self, found: Outage | None) -> Operation[V]:
+        """
+        Return the value, made by this or another process, after `find` has found nothing.
+
+        A cache that is down neither prevents nor delays that the value is made, with
+        `on_error="miss"`. A value that was made is returned also if it cannot be stored,
+        with any `on_error`. What `make` raises is raised.
+        """
+        lease = None
+        if found is None:
+            had = yield from self._wait_for_lease()
+            if isinstance(had, Item):
+                value: V = had.value
+                return value
+            lease = had
+        value = yield from self._make_and_store(lease)
+        return value
+
+    def renew(self) -> Operation[None]:
+        """Make a value that is stale and store it, unless another process does."""
+        lease = yield from self._acquire_lease()
+        if isinstance(lease, str):
+            found = yield from self._look_again(lease, is_renewal=True)
+            if not isinstance(found, Item):
+                yield from self._make_and_store(lease)
+
+    def _make_and_store(self, lease: str | None) -> Operation[V]:
+        core = self._core
+        try:
+            made: V = yield Call(self._make)
+            core.counters.made()
+            yield from core.counted(
+                "set",
+                core.store_value(self._key, made, self._ttl),
+                is_write=True,
+                excuse="outages",
+            )
+        except GeneratorExit:  # Nothing can be sent; the lease expires.
+            raise
+        except BaseException:
+            yield from self._release(lease)
+            raise
+        yield from self._release(lease)
+        return made
+
+    # --- The lease ----------------------------------------------------------------
+
+    def _wait_for_lease(self) -> Operation[str | Item[V] | None]:
+        """Return the ETag of the lease, or what is stored; None: make it without one."""
+        core = self._core
+        pause = _LOOK_FIRST
+        last_look = core.clock() + _LEASES_WAITED * core.options.lease_seconds
+        has_waited = False
+        while True:
+            lease = yield from self._acquire_lease()
+            if isinstance(lease, Outage):
+                return None
+            found = yield from self._look_again(lease)
+            if isinstance(found, Item):
+                return found
+            if lease is not None:
+                return lease
+            if isinstance(found, Outage) or core.clock() >= last_look:
+                return None
+            if not has_waited:
+                has_waited = True
+                core.counters.waited()
+            yield Sleep(pause)
+            pause = min(2 * pause, _LOOK_LONGEST)
+
+    def _look_again(
+        self, lease: str | None, *, is_renewal: bool = False
+    ) -> Operation[Item[V] | Outage | None]:
+        """
+        Return what is stored; the lease is given back if it is there, or this fails.
+
+        The one before may have stored it between our look and our lease. For a renewal,
+        what is stale is not there.
+        """
+        found: Item[V] | Outage | None
+        try:
+            found = yield from self.find()
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from self._release(lease)
+            raise
+        if is_renewal and isinstance(found, Item) and self.is_stale(found):
+            return None
+        if isinstance(found, Item):
+            yield from self._release(lease)
+        return found
+
+    def _acquire_lease(self) -> Operation[str | Outage | None]:
+        """Return the ETag of the lease; None if another has it."""
+        core = self._core
+        headers = core.put_headers(core.options.lease_seconds, None, IF_ABSENT)
+        body = secrets.token_bytes(16)
+        try:
+            etag = yield from core.store(self._lease_key, body, headers)
+        except CacheError as error:
+            # No write of the caller: a node that is down is a miss, as for its reads.
+            core.excuse(error, is_write=False)
+            return OUTAGE
+        except GeneratorExit:
+            raise
+        except BaseException:  # Cancelled: it may have been stored.
+            yield from self._remove_lease(body)
+            raise
+        return etag
+
+    def _remove_lease(self, body: bytes) -> Operation[None]:
+        """Give back the lease with this body, if it is there; its ETag is not known."""
+        try:
+            answer = yield from self._core.look(self._lease_key)
+            if answer is not None and answer.body == body:
+                yield from self._release(answer.headers.get("ETag"))
+        except CacheError as error:
+            self._core.counters.error(error)
+
+    def _release(self, lease: str | None) -> Operation[None]:
+        """Give the lease back; if that fails, it expires by itself."""
+        if not lease:
+            return
+        try:
+            yield from self._core.remove(self._lease_key, lease)
+        except CacheError as error:
+            self._core.counters.error(error)
+
+
+class Renewals:
+    """
+    The values that a client renews in the background; used by all threads.
+
+    Invariants:
+        - One renewal at a time for a key, and `RENEWALS_MAX` in all. What is stale and is
+          not renewed for that reason is renewed by a later call.
+        - After a failure, the key is not renewed for some time.
+    """
+
+    def __init__(self, clock: Callable[[], float], pause: float) -> None:
+        """Begin with none; a failure ends renewals of its key for `pause` seconds."""
+        self._clock: Final = clock
+        self._pause: Final = pause
+        self._lock: Final = Lock()
+        self._running: Final[set[bytes]] = set()
+        self._failed: Final[dict[bytes, float]] = {}
+
+    def begin(self, stored: bytes) -> bool:
+        """Return whether the caller is to renew a key; then `ended` must follow."""
+        with self._lock:
+            if stored in self._running or len(self._running) >= RENEWALS_MAX:
+                return False
+            if self._failed.get(stored, 0.0) > self._clock():
+                return False
+            self._running.add(stored)
+            return True
+
+    def ended(self, stored: bytes, error: BaseException | None) -> None:
+        """End a renewal; log its error."""
+        with self._lock:
+            self._running.discard(stored)
+            self._failed.pop(stored, None)
+            if isinstance(error, Exception):
+                if len(self._failed) >= _FAILED_MAX:
+                    self._failed.clear()
+                self._failed[stored] = self._clock() + self._pause
+        if isinstance(error, Exception):
+            _log.warning("%r was not renewed", stored, exc_info=error)

@@ -1,0 +1,371 @@
+"""
+What each operation does, for both clients.
+
+An operation is a generator of steps; see `messages.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Final,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeVar,
+)
+from urllib.parse import quote_from_bytes
+
+from volcache_client.core import OK, Core
+from volcache_client.errors import (
+    AccessDeniedError,
+    CacheError,
+    ConflictError,
+    InvalidArgumentError,
+    error_of,
+)
+from volcache_client.headers import checked_etag, size_of, stat_of
+from volcache_client.keys import encode_prefix
+from volcache_client.messages import Item, Request, Sleep, Stat
+from volcache_client.serializers import OCTETS
+from volcache_client.uploads import SourceFailed, Upload
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+    from typing import Concatenate
+
+    from volcache_client.messages import Answer, Operation
+    from volcache_client.nodes import Node
+
+    # The new body and headers for an answer; None: nothing is stored.
+    Change = Callable[[Answer | None], tuple[bytes, dict[str, str]] | None]
+
+P = ParamSpec("P")
+S = TypeVar("S", bound=Core[Any])
+T = TypeVar("T")
+V = TypeVar("V")
+
+IF_ABSENT: Final = {"If-None-Match": "*"}
+IF_PRESENT: Final = {"If-Match": "*"}
+_FORBIDDEN: Final = 403
+# How often a value is read and stored again before others are left to win.
+_TRIES_MAX: Final = 16
+_PAUSE_FIRST: Final = 0.001
+_PAUSE_LONGEST: Final = 0.032
+COUNTER_MAX: Final = 2**64 - 1
+_COUNTER: Final = re.compile(rb"[0-9]{1,20}")
+# A directive of Cache-Control, milliseconds since the epoch. The service returns it.
+_UNTIL: Final = re.compile(r"\bcounter-until=([0-9]{1,15})")
+_NEEDED: Final = (
+    "purge and clear need the addresses of all instances and the option admin_token, since"
+    " nginx does not pass them on"
+)
+
+
+class Streamed(NamedTuple):
+    """
+    A value that is being read.
+
+    Attributes:
+        node: For `Core.stream_failed`.
+        stat: Of the value.
+        body: See `Opened`.
+    """
+
+    node: Node
+    stat: Stat
+    body: Any
+
+
+def _counted(
+    name: str, kind: Literal["read", "write"]
+) -> Callable[
+    [Callable[Concatenate[S, P], Operation[T]]],
+    Callable[Concatenate[S, P], Operation[T | None]],
+]:
+    """Return a decorator: an outage that is not raised makes the result None."""
+
+    def decorate(
+        method: Callable[Concatenate[S, P], Operation[T]],
+    ) -> Callable[Concatenate[S, P], Operation[T | None]]:
+        def counted(
+            self: S, /, *args: P.args, **kwargs: P.kwargs
+        ) -> Operation[T | None]:
+            steps = method(self, *args, **kwargs)
+            return self.counted(name, steps, is_write=kind == "write")
+
+        return counted
+
+    return decorate
+
+
+class Operations(Core[V]):
+    """The operations of a client; those of `get_or_set` are in `making.py`."""
+
+    # --- Reading ------------------------------------------------------------------
+
+    @_counted("get", "read")
+    def get(self, key: str | bytes) -> Operation[tuple[V] | None]:
+        """Return a tuple with the value, which may be None."""
+        answer = yield from self.look(self.stored_key(key))
+        return None if answer is None else (self.codec.loads(answer.body),)
+
+    @_counted("get", "read")
+    def get_item(self, key: str | bytes) -> Operation[Item[V] | None]:
+        """Return a value and what is known of it."""
+        item = yield from self.item(key)
+        return item
+
+    def item(self, key: str | bytes) -> Operation[Item[V] | None]:
+        """Return a value and what is known of it; this is not counted."""
+        answer = yield from self.look(self.stored_key(key))
+        if answer is None:
+            return None
+        return Item(self.codec.loads(answer.body), stat_of(answer, len(answer.body)))
+
+    @_counted("stat", "read")
+    def stat(self, key: str | bytes) -> Operation[Stat | None]:
+        """Return what is known of a value."""
+        stored = self.stored_key(key)
+        answer = yield from self.look(stored, "HEAD")
+        if answer is None:
+            return None
+        return stat_of(answer, size_of(self.nodes.of(stored).name, answer))
+
+    @_counted("stream", "read")
+    def stream(self, key: str | bytes) -> Operation[Streamed | None]:
+        """
+        Ask for a value without reading it.
+
+        Who takes the steps reads and closes `body`, and calls `stream_failed` if that
+        fails.
+        """
+        found = yield from self.open(self.stored_key(key))
+        if found is None:
+            return None
+        node, answer = found
+        return Streamed(node, stat_of(answer, size_of(node.name, answer)), answer.body)
+
+    # --- Writing ------------------------------------------------------------------
+
+    def set(
+        self,
+        name: str,
+        key: str | bytes,
+        value: V,
+        ttl: float | None = None,
+        content_type: str | None = None,
+        condition: Mapping[str, str] | None = None,
+    ) -> Operation[str | None]:
+        """Store a value; count it as the method with this name."""
+        steps = self.store_value(key, value, ttl, content_type, condition)
+        return self.counted(name, steps, is_write=True)
+
+    def store_value(
+        self,
+        key: str | bytes,
+        value: V,
+        ttl: float | None,
+        content_type: str | None = None,
+        condition: Mapping[str, str] | None = None,
+    ) -> Operation[str | None]:
+        """Store a value; this is not counted."""
+        body = self.codec.dumps(value)
+        headers = self.put_headers(ttl, content_type, condition or {})
+        etag = yield from self.store(self.stored_key(key), body, headers)
+        return etag
+
+    @_counted("set_file", "write")
+    def set_file(
+        self,
+        key: str | bytes,
+        source: str | os.PathLike[str] | BinaryIO,
+        ttl: float | None,
+        content_type: str | None,
+    ) -> Operation[str | None]:
+        """Store a file."""
+        stored = self.stored_key(key)
+        headers = self.put_headers(ttl, content_type or OCTETS, {})
+        with Upload(source) as upload:
+            try:
+                etag = yield from self.store(stored, upload, headers)
+            except SourceFailed as failed:
+                raise failed.error from None
+        return etag
+
+    @_counted("delete", "write")
+    def delete(self, key: str | bytes, etag: str | None = None) -> Operation[bool]:
+        """Remove a value; return whether it was stored."""
+        if etag is not None:
+            checked_etag(etag)
+        done = yield from self.remove(self.stored_key(key), etag)
+        return done
+
+    # --- Changing what is stored --------------------------------------------------
+
+    @_counted("touch", "write")
+    def touch(self, key: str | bytes, ttl: float | None) -> Operation[bool]:
+        """Let a value expire at another time; return whether there is one."""
+        self.put_headers(ttl, None, {})  # A wrong time is an error also for a miss.
+
+        def touched(answer: Answer | None) -> tuple[bytes, dict[str, str]] | None:
+            if answer is None:
+                return None
+            kind = answer.headers.get("Content-Type")
+            headers = self.put_headers(ttl, kind, {})
+            if encoding := answer.headers.get("Content-Encoding"):
+                headers["Content-Encoding"] = encoding
+            return answer.body, headers
+
+        stored = yield from self._change(key, touched)
+        return stored is not None
+
+    @_counted("incr", "write")
+    def incr(
+        self,
+        key: str | bytes,
+        delta: int,
+        initial: int | None,
+        ttl: float | None,
+        *,
+        sign: int = 1,
+    ) -> Operation[int | None]:
+        """Add to a number, or subtract with `sign` -1; return it, None if there is none."""
+        _check_count("delta", delta)
+        if initial is not None:
+            _check_count("initial", initial)
+        first = self.put_headers(ttl, "text/plain", {})
+        seconds = self.options.default_ttl if ttl is None else ttl
+        if seconds is not None:
+            first |= self._lifetime(self.now() + seconds)
+
+        def changed(answer: Answer | None) -> tuple[bytes, dict[str, str]] | None:
+            until = None if answer is None else self._until(answer)
+            if answer is None or (until is not None and until <= self.now()):
+                return None if initial is None else (b"%d" % initial, first)
+            kind = answer.headers.get("Content-Type")
+            headers = {**self.put_headers(None, kind, {}), **self._lifetime(until)}
+            number = _number_in(answer.body) + sign * delta
+            return b"%d" % (max(number, 0) & COUNTER_MAX), headers
+
+        stored = yield from self._change(key, changed)
+        return None if stored is None else int(stored)
+
+    def _change(self, key: str | bytes, change: Change) -> Operation[bytes | None]:
+        """
+        Store what is made of a value, unless it changes meanwhile; then try again.
+
+        Returns:
+            What is stored; None if nothing is to be.
+
+        Raises:
+            ConflictError: It has changed each time.
+        """
+        stored = self.stored_key(key)
+        pause = _PAUSE_FIRST
+        for _ in range(_TRIES_MAX):
+            answer = yield from self.look(stored)
+            new = change(answer)
+            if new is None:
+                return None
+            body, headers = new
+            condition = IF_ABSENT
+            if answer is not None:
+                condition = {"If-Match": answer.headers.get("ETag", "")}
+            etag = yield from self.store(stored, body, {**headers, **condition})
+            if etag is not None:
+                return body
+            yield Sleep(random.uniform(0, pause))  # noqa: S311 - Not a secret.
+            pause = min(2 * pause, _PAUSE_LONGEST)
+        raise ConflictError(
+            f"{key!r}: others have stored {_TRIES_MAX} values meanwhile; nothing was stored"
+        )
+
+    def _lifetime(self, until: float | None) -> dict[str, str]:
+        """
+        Return the header with which a counter expires at a time, seconds since the epoch.
+
+        `max-age` has whole seconds: if only that were kept, a counter that is changed often
+        would expire too early or never.
+        """
+        if until is None or until == math.inf:
+            return {"Cache-Control": f"max-age={2**31}"}
+        left = max(1, math.ceil(until - self.now()))
+        return {"Cache-Control": f"max-age={left}, counter-until={int(until * 1000)}"}
+
+    def _until(self, answer: Answer) -> float | None:
+        """Return when a counter expires, seconds since the epoch; None: it does not."""
+        left = stat_of(answer, 0).ttl
+        if left is None:
+            return None
+        now = self.now()
+        named = _UNTIL.search(answer.headers.get("Cache-Control", ""))
+        until = int(named[1]) / 1000 if named else math.inf
+        # The value has up to a second more than what is left, which is rounded down. If the
+        # clocks of clients differ, that of the service decides.
+        return min(max(until, now + left - 1), now + left + 1)
+
+    # --- On all nodes -------------------------------------------------------------
+
+    def purge(self, prefix: str | bytes | None) -> Operation[None]:
+        """
+        Make everything stored so far a miss, on all nodes, with any `on_error`.
+
+        Each node is asked, whatever another one answers; it may be repeated.
+
+        Args:
+            prefix: Of the keys; None: that of the client.
+        """
+        return self.counted(
+            "purge", self._purge(prefix), is_write=True, excuse="nothing"
+        )
+
+    def _purge(self, prefix: str | bytes | None) -> Operation[None]:
+        stored = self.prefix
+        if prefix is not None or stored:
+            stored = encode_prefix(prefix or b"", stored)
+        if not self.options.admin_token:
+            raise InvalidArgumentError(f"{_NEEDED}; this client has no admin_token")
+        yield from self.nodes.refresh()
+        failed: CacheError | None = None
+        for node in self.nodes.all():
+            try:
+                yield from self._purge_node(node, stored)
+            except CacheError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _purge_node(self, node: Node, stored: bytes) -> Operation[None]:
+        token = {"Authorization": f"Bearer {self.options.admin_token}"}
+        path = f"/-/purge?prefix={quote_from_bytes(stored, safe='')}"
+        request = Request(
+            "POST", path if stored else "/-/flush", {**self.headers, **token}, b""
+        )
+        answer = yield from self.exchange(node, request)
+        if answer.status == _FORBIDDEN:
+            raise AccessDeniedError(node.name, answer.status, _NEEDED.encode())
+        if answer.status != OK:
+            raise error_of(node.name, answer.status, answer.body)
+
+
+def _check_count(name: str, number: Any) -> None:  # noqa: ANN401 - It is checked.
+    if type(number) is not int or not 0 <= number <= COUNTER_MAX:
+        raise InvalidArgumentError(
+            f"{name}={number!r}; allowed are integers from 0 to 2**64 - 1"
+        )
+
+
+def _number_in(body: bytes) -> int:
+    number = int(body) if _COUNTER.fullmatch(body) else -1
+    if 0 <= number <= COUNTER_MAX:
+        return number
+    raise InvalidArgumentError(
+        "the value is not a number; allowed are ASCII digits, up to 2**64 - 1"
+    )
