@@ -36,33 +36,13 @@ if TYPE_CHECKING:
     from volcache_client.client import Client
 
 __all__ = [
-    "AccessDeniedError",
-    "AnswerError",
-    "AsyncClient",
-    "CacheError",
-    "Client",
-    "ClientUsageError",
-    "ConflictError",
-    "DiscoveryError",
-    "InvalidArgumentError",
-    "InvalidKeyError",
-    "Item",
-    "NodeConnectionError",
-    "NodeDownError",
-    "NodeError",
-    "NodeEvent",
-    "NodeTimeoutError",
-    "NotStoredError",
-    "PoolTimeoutError",
-    "RefusedRequestError",
-    "RefusedValueError",
-    "SerializationError",
-    "Stat",
-    "StorageError",
-    "UnavailableError",
-    "UnexpectedAnswerError",
-    "ValueTooLargeError",
-]
+    "AccessDeniedError", "AnswerError", "AsyncClient", "CacheError", "Client",
+    "ClientUsageError", "ConflictError", "DiscoveryError", "InvalidArgumentError",
+    "InvalidKeyError", "Item", "NodeConnectionError", "NodeDownError", "NodeError",
+    "NodeEvent", "NodeTimeoutError", "NotStoredError", "PoolTimeoutError",
+    "RefusedRequestError", "RefusedValueError", "SerializationError", "Stat",
+    "StorageError", "UnavailableError", "UnexpectedAnswerError", "ValueTooLargeError",
+]  # fmt: skip
 
 # Without a handler of the application, nothing is printed.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from volcache_client.core import Core, Source
+    from volcache_client.keys import Key, Ttl
     from volcache_client.messages import Operation, Stat
     from volcache_client.operations import Streamed
     from volcache_client.options import OptionArguments
@@ -99,15 +100,15 @@ class AsyncClient(TaskClient[V]):
     # --- Reading ------------------------------------------------------------------
 
     @overload
-    async def get(self, key: str | bytes, default: None = None) -> V | None: ...
+    async def get(self, key: Key, default: None = None) -> V | None: ...
     @overload
-    async def get(self, key: str | bytes, default: T) -> V | T: ...
-    async def get(self, key: str | bytes, default: T | None = None) -> V | T | None:
+    async def get(self, key: Key, default: T) -> V | T: ...
+    async def get(self, key: Key, default: T | None = None) -> V | T | None:
         """Return the value of a key; the default for a miss."""
         found = await self._run(self._core.get(key))
         return default if found is None else found[0]
 
-    async def get_item(self, key: str | bytes) -> Item[V] | None:
+    async def get_item(self, key: Key) -> Item[V] | None:
         """Return the value of a key and what is known of it; None for a miss."""
         return await self._run(self._core.get_item(key))
 
@@ -121,12 +122,12 @@ class AsyncClient(TaskClient[V]):
         found = await self._each(keys, self._core.get)
         return {key: value for key, (value,) in found.items()}
 
-    async def stat(self, key: str | bytes) -> Stat | None:
+    async def stat(self, key: Key) -> Stat | None:
         """Return what is known of a value, which is not read; None for a miss."""
         return await self._run(self._core.stat(key))
 
     @asynccontextmanager
-    async def stream(self, key: str | bytes) -> AsyncIterator[AsyncReader | None]:
+    async def stream(self, key: Key) -> AsyncIterator[AsyncReader | None]:
         """
         Open a value to read it in parts, as bytes, without the serializer.
 
@@ -154,19 +155,12 @@ class AsyncClient(TaskClient[V]):
     # --- Writing ------------------------------------------------------------------
 
     async def set(
-        self,
-        key: str | bytes,
-        value: V,
-        ttl: float | None = None,
-        *,
-        content_type: str | None = None,
+        self, key: Key, value: V, ttl: Ttl = None, *, content_type: str | None = None
     ) -> str | None:
         """Store a value; return its ETag, None if it was dropped."""
         return await self._run(self._core.set("set", key, value, ttl, content_type))
 
-    async def set_many(
-        self, values: Mapping[K, V], ttl: float | None = None
-    ) -> dict[K, str]:
+    async def set_many(self, values: Mapping[K, V], ttl: Ttl = None) -> dict[K, str]:
         """Store values, as `get_many`; return the ETags of those that were stored."""
         values = dict(values)
         return await self._each(
@@ -175,9 +169,9 @@ class AsyncClient(TaskClient[V]):
 
     async def set_file(
         self,
-        key: str | bytes,
+        key: Key,
         source: str | os.PathLike[str] | BinaryIO,
-        ttl: float | None = None,
+        ttl: Ttl = None,
         *,
         content_type: str | None = None,
     ) -> str | None:
@@ -200,12 +194,7 @@ class AsyncClient(TaskClient[V]):
         return await self._run(self._core.set_file(key, source, ttl, content_type))
 
     async def add(
-        self,
-        key: str | bytes,
-        value: V,
-        ttl: float | None = None,
-        *,
-        content_type: str | None = None,
+        self, key: Key, value: V, ttl: Ttl = None, *, content_type: str | None = None
     ) -> str | None:
         """Store a value if there is none; return its ETag, None if there is one."""
         return await self._run(
@@ -213,12 +202,7 @@ class AsyncClient(TaskClient[V]):
         )
 
     async def replace(
-        self,
-        key: str | bytes,
-        value: V,
-        ttl: float | None = None,
-        *,
-        content_type: str | None = None,
+        self, key: Key, value: V, ttl: Ttl = None, *, content_type: str | None = None
     ) -> str | None:
         """Store a value if there is one; return its ETag, None if there is none."""
         return await self._run(
@@ -227,10 +211,10 @@ class AsyncClient(TaskClient[V]):
 
     async def cas(
         self,
-        key: str | bytes,
+        key: Key,
         value: V,
         etag: str,
-        ttl: float | None = None,
+        ttl: Ttl = None,
         *,
         content_type: str | None = None,
     ) -> str | None:
@@ -240,7 +224,7 @@ class AsyncClient(TaskClient[V]):
             self._core.set("cas", key, value, ttl, content_type, condition)
         )
 
-    async def touch(self, key: str | bytes, ttl: float | None = None) -> bool:
+    async def touch(self, key: Key, ttl: Ttl = None) -> bool:
         """
         Let a value expire at another time; return whether there is one.
 
@@ -252,12 +236,7 @@ class AsyncClient(TaskClient[V]):
         return bool(await self._run(self._core.touch(key, ttl)))
 
     async def incr(
-        self,
-        key: str | bytes,
-        delta: int = 1,
-        *,
-        initial: int | None = None,
-        ttl: float | None = None,
+        self, key: Key, delta: int = 1, *, initial: int | None = None, ttl: Ttl = None
     ) -> int | None:
         """
         Add to a number of 64 bits, stored as ASCII digits; it starts again at 2**64.
@@ -278,25 +257,20 @@ class AsyncClient(TaskClient[V]):
         return await self._run(self._core.incr(key, delta, initial, ttl))
 
     async def decr(
-        self,
-        key: str | bytes,
-        delta: int = 1,
-        *,
-        initial: int | None = None,
-        ttl: float | None = None,
+        self, key: Key, delta: int = 1, *, initial: int | None = None, ttl: Ttl = None
     ) -> int | None:
         """Subtract from a number, which stops at 0; otherwise as `incr`."""
         return await self._run(self._core.incr(key, delta, initial, ttl, sign=-1))
 
-    async def delete(self, key: str | bytes, etag: str | None = None) -> bool:
+    async def delete(self, key: Key, etag: str | None = None) -> bool:
         """Remove a value, that with the ETag if given; return whether it was stored."""
         return bool(await self._run(self._core.delete(key, etag)))
 
-    async def delete_many(self, keys: Iterable[str | bytes]) -> int:
+    async def delete_many(self, keys: Iterable[Key]) -> int:
         """Remove values, as `get_many`; return how many there were."""
         return sum((await self._each(keys, self._core.delete)).values())
 
-    async def purge(self, prefix: str | bytes) -> None:
+    async def purge(self, prefix: Key) -> None:
         """
         Make everything stored so far under a prefix a miss, on all nodes.
 
@@ -314,9 +288,9 @@ class AsyncClient(TaskClient[V]):
 
     async def get_or_set(
         self,
-        key: str | bytes,
+        key: Key,
         make: Callable[[], Awaitable[V] | V],
-        ttl: float | None = None,
+        ttl: Ttl = None,
         *,
         stale: float = 0.0,
     ) -> V:
@@ -349,9 +323,9 @@ class AsyncClient(TaskClient[V]):
 
     def memoize(
         self,
-        ttl: float | None = None,
+        ttl: Ttl = None,
         *,
-        key: Callable[..., str | bytes] | None = None,
+        key: Callable[..., Key] | None = None,
         prefix: str | None = None,
         stale: float = 0.0,
     ) -> Callable[[Callable[P, Awaitable[V]]], AsyncCachedFunction[P, V]]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from volcache_client.core import Core, Source
+    from volcache_client.keys import Key, Ttl
     from volcache_client.messages import Operation, Stat
     from volcache_client.operations import Streamed
     from volcache_client.options import OptionArguments
@@ -99,15 +100,15 @@ class Client(ThreadClient[V]):
     # --- Reading ------------------------------------------------------------------
 
     @overload
-    def get(self, key: str | bytes, default: None = None) -> V | None: ...
+    def get(self, key: Key, default: None = None) -> V | None: ...
     @overload
-    def get(self, key: str | bytes, default: T) -> V | T: ...
-    def get(self, key: str | bytes, default: T | None = None) -> V | T | None:
+    def get(self, key: Key, default: T) -> V | T: ...
+    def get(self, key: Key, default: T | None = None) -> V | T | None:
         """Return the value of a key; the default for a miss."""
         found = self._run(self._core.get(key))
         return default if found is None else found[0]
 
-    def get_item(self, key: str | bytes) -> Item[V] | None:
+    def get_item(self, key: Key) -> Item[V] | None:
         """Return the value of a key and what is known of it; None for a miss."""
         return self._run(self._core.get_item(key))
 
@@ -121,12 +122,12 @@ class Client(ThreadClient[V]):
         found = self._each(keys, self._core.get)
         return {key: value for key, (value,) in found.items()}
 
-    def stat(self, key: str | bytes) -> Stat | None:
+    def stat(self, key: Key) -> Stat | None:
         """Return what is known of a value, which is not read; None for a miss."""
         return self._run(self._core.stat(key))
 
     @contextmanager
-    def stream(self, key: str | bytes) -> Iterator[Reader | None]:
+    def stream(self, key: Key) -> Iterator[Reader | None]:
         """
         Open a value to read it in parts, as bytes, without the serializer.
 
@@ -154,17 +155,12 @@ class Client(ThreadClient[V]):
     # --- Writing ------------------------------------------------------------------
 
     def set(
-        self,
-        key: str | bytes,
-        value: V,
-        ttl: float | None = None,
-        *,
-        content_type: str | None = None,
+        self, key: Key, value: V, ttl: Ttl = None, *, content_type: str | None = None
     ) -> str | None:
         """Store a value; return its ETag, None if it was dropped."""
         return self._run(self._core.set("set", key, value, ttl, content_type))
 
-    def set_many(self, values: Mapping[K, V], ttl: float | None = None) -> dict[K, str]:
+    def set_many(self, values: Mapping[K, V], ttl: Ttl = None) -> dict[K, str]:
         """Store values, as `get_many`; return the ETags of those that were stored."""
         values = dict(values)
         return self._each(
@@ -173,9 +169,9 @@ class Client(ThreadClient[V]):
 
     def set_file(
         self,
-        key: str | bytes,
+        key: Key,
         source: str | os.PathLike[str] | BinaryIO,
-        ttl: float | None = None,
+        ttl: Ttl = None,
         *,
         content_type: str | None = None,
     ) -> str | None:
@@ -198,12 +194,7 @@ class Client(ThreadClient[V]):
         return self._run(self._core.set_file(key, source, ttl, content_type))
 
     def add(
-        self,
-        key: str | bytes,
-        value: V,
-        ttl: float | None = None,
-        *,
-        content_type: str | None = None,
+        self, key: Key, value: V, ttl: Ttl = None, *, content_type: str | None = None
     ) -> str | None:
         """Store a value if there is none; return its ETag, None if there is one."""
         return self._run(
@@ -211,12 +202,7 @@ class Client(ThreadClient[V]):
         )
 
     def replace(
-        self,
-        key: str | bytes,
-        value: V,
-        ttl: float | None = None,
-        *,
-        content_type: str | None = None,
+        self, key: Key, value: V, ttl: Ttl = None, *, content_type: str | None = None
     ) -> str | None:
         """Store a value if there is one; return its ETag, None if there is none."""
         return self._run(
@@ -225,10 +211,10 @@ class Client(ThreadClient[V]):
 
     def cas(
         self,
-        key: str | bytes,
+        key: Key,
         value: V,
         etag: str,
-        ttl: float | None = None,
+        ttl: Ttl = None,
         *,
         content_type: str | None = None,
     ) -> str | None:
@@ -238,7 +224,7 @@ class Client(ThreadClient[V]):
             self._core.set("cas", key, value, ttl, content_type, condition)
         )
 
-    def touch(self, key: str | bytes, ttl: float | None = None) -> bool:
+    def touch(self, key: Key, ttl: Ttl = None) -> bool:
         """
         Let a value expire at another time; return whether there is one.
 
@@ -250,12 +236,7 @@ class Client(ThreadClient[V]):
         return bool(self._run(self._core.touch(key, ttl)))
 
     def incr(
-        self,
-        key: str | bytes,
-        delta: int = 1,
-        *,
-        initial: int | None = None,
-        ttl: float | None = None,
+        self, key: Key, delta: int = 1, *, initial: int | None = None, ttl: Ttl = None
     ) -> int | None:
         """
         Add to a number of 64 bits, stored as ASCII digits; it starts again at 2**64.
@@ -276,25 +257,20 @@ class Client(ThreadClient[V]):
         return self._run(self._core.incr(key, delta, initial, ttl))
 
     def decr(
-        self,
-        key: str | bytes,
-        delta: int = 1,
-        *,
-        initial: int | None = None,
-        ttl: float | None = None,
+        self, key: Key, delta: int = 1, *, initial: int | None = None, ttl: Ttl = None
     ) -> int | None:
         """Subtract from a number, which stops at 0; otherwise as `incr`."""
         return self._run(self._core.incr(key, delta, initial, ttl, sign=-1))
 
-    def delete(self, key: str | bytes, etag: str | None = None) -> bool:
+    def delete(self, key: Key, etag: str | None = None) -> bool:
         """Remove a value, that with the ETag if given; return whether it was stored."""
         return bool(self._run(self._core.delete(key, etag)))
 
-    def delete_many(self, keys: Iterable[str | bytes]) -> int:
+    def delete_many(self, keys: Iterable[Key]) -> int:
         """Remove values, as `get_many`; return how many there were."""
         return sum((self._each(keys, self._core.delete)).values())
 
-    def purge(self, prefix: str | bytes) -> None:
+    def purge(self, prefix: Key) -> None:
         """
         Make everything stored so far under a prefix a miss, on all nodes.
 
@@ -312,9 +288,9 @@ class Client(ThreadClient[V]):
 
     def get_or_set(
         self,
-        key: str | bytes,
+        key: Key,
         make: Callable[[], V],
-        ttl: float | None = None,
+        ttl: Ttl = None,
         *,
         stale: float = 0.0,
     ) -> V:
@@ -347,9 +323,9 @@ class Client(ThreadClient[V]):
 
     def memoize(
         self,
-        ttl: float | None = None,
+        ttl: Ttl = None,
         *,
-        key: Callable[..., str | bytes] | None = None,
+        key: Callable[..., Key] | None = None,
         prefix: str | None = None,
         stale: float = 0.0,
     ) -> Callable[[Callable[P, V]], SyncCachedFunction[P, V]]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
+    from volcache_client.keys import Key, Ttl
     from volcache_client.messages import Operation
     from volcache_client.metrics import Metrics, Outcome
     from volcache_client.options import Options
@@ -303,7 +304,7 @@ class Core(Generic[V]):
 
     # --- Parts of requests --------------------------------------------------------
 
-    def stored_key(self, key: str | bytes) -> bytes:
+    def stored_key(self, key: Key) -> bytes:
         """
         Return the key with the prefix of the options.
 
@@ -319,10 +320,7 @@ class Core(Generic[V]):
         return self.codec.loads(self.codec.dumps(value))
 
     def put_headers(
-        self,
-        ttl: float | None,
-        content_type: str | None,
-        condition: Mapping[str, str],
+        self, ttl: Ttl, content_type: str | None, condition: Mapping[str, str]
     ) -> dict[str, str]:
         """
         Return the headers of a PUT.

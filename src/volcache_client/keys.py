@@ -17,6 +17,9 @@ from urllib.parse import quote_from_bytes
 
 from volcache_client.errors import InvalidArgumentError, InvalidKeyError
 
+Key = str | bytes  # Of a value, as it is given; text stands for its UTF-8.
+Ttl = float | None  # Seconds, or `math.inf`; None: the default of the cache.
+
 # Of an embedded cache. `max_key_size` of a service is a setting, 1024 bytes by default.
 KEY_BYTES_MAX: Final = 1024
 TTL_MAX: Final = 2**31  # Seconds, 68 years: the longest time HTTP has a number for.
@@ -35,9 +38,7 @@ _SHOWN_MAX: Final = 60
 _SAFE: Final = "/~!$&'()*,;=:@"
 
 
-def encode_key(
-    key: str | bytes, before: bytes = b"", size_max: int | None = None
-) -> bytes:
+def encode_key(key: Key, before: bytes = b"", size_max: int | None = None) -> bytes:
     """
     Return a key as bytes; text is encoded as UTF-8.
 
@@ -60,7 +61,7 @@ def encode_key(
 
 
 def encode_prefix(
-    prefix: str | bytes, before: bytes = b"", size_max: int | None = None
+    prefix: Key, before: bytes = b"", size_max: int | None = None
 ) -> bytes:
     """
     Return a prefix of keys as bytes; as `encode_key`.

@@ -25,6 +25,7 @@ from volcache_client.operations import IF_ABSENT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from volcache_client.keys import Key, Ttl
     from volcache_client.messages import Operation
     from volcache_client.operations import Operations
 
@@ -62,9 +63,9 @@ class Making(Generic[V]):
     def __init__(
         self,
         core: Operations[V],
-        key: str | bytes,
+        key: Key,
         make: Callable[[], Any],
-        ttl: float | None,
+        ttl: Ttl,
         stale: float,
     ) -> None:
         """

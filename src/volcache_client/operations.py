@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Concatenate
 
+    from volcache_client.keys import Key, Ttl
     from volcache_client.messages import Answer, Operation
     from volcache_client.nodes import Node
 
@@ -111,18 +112,18 @@ class Operations(Core[V]):
     # --- Reading ------------------------------------------------------------------
 
     @_counted("get", "read")
-    def get(self, key: str | bytes) -> Operation[tuple[V] | None]:
+    def get(self, key: Key) -> Operation[tuple[V] | None]:
         """Return a tuple with the value, which may be None."""
         answer = yield from self.look(self.stored_key(key))
         return None if answer is None else (self.codec.loads(answer.body),)
 
     @_counted("get", "read")
-    def get_item(self, key: str | bytes) -> Operation[Item[V] | None]:
+    def get_item(self, key: Key) -> Operation[Item[V] | None]:
         """Return a value and what is known of it."""
         item = yield from self.item(key)
         return item
 
-    def item(self, key: str | bytes) -> Operation[Item[V] | None]:
+    def item(self, key: Key) -> Operation[Item[V] | None]:
         """Return a value and what is known of it; this is not counted."""
         answer = yield from self.look(self.stored_key(key))
         if answer is None:
@@ -130,7 +131,7 @@ class Operations(Core[V]):
         return Item(self.codec.loads(answer.body), stat_of(answer, len(answer.body)))
 
     @_counted("stat", "read")
-    def stat(self, key: str | bytes) -> Operation[Stat | None]:
+    def stat(self, key: Key) -> Operation[Stat | None]:
         """Return what is known of a value."""
         stored = self.stored_key(key)
         answer = yield from self.look(stored, "HEAD")
@@ -139,7 +140,7 @@ class Operations(Core[V]):
         return stat_of(answer, size_of(self.nodes.of(stored).name, answer))
 
     @_counted("stream", "read")
-    def stream(self, key: str | bytes) -> Operation[Streamed | None]:
+    def stream(self, key: Key) -> Operation[Streamed | None]:
         """
         Ask for a value without reading it.
 
@@ -157,9 +158,9 @@ class Operations(Core[V]):
     def set(
         self,
         name: str,
-        key: str | bytes,
+        key: Key,
         value: V,
-        ttl: float | None = None,
+        ttl: Ttl = None,
         content_type: str | None = None,
         condition: Mapping[str, str] | None = None,
     ) -> Operation[str | None]:
@@ -169,9 +170,9 @@ class Operations(Core[V]):
 
     def store_value(
         self,
-        key: str | bytes,
+        key: Key,
         value: V,
-        ttl: float | None,
+        ttl: Ttl,
         content_type: str | None = None,
         condition: Mapping[str, str] | None = None,
     ) -> Operation[str | None]:
@@ -184,9 +185,9 @@ class Operations(Core[V]):
     @_counted("set_file", "write")
     def set_file(
         self,
-        key: str | bytes,
+        key: Key,
         source: str | os.PathLike[str] | BinaryIO,
-        ttl: float | None,
+        ttl: Ttl,
         content_type: str | None,
     ) -> Operation[str | None]:
         """Store a file."""
@@ -200,7 +201,7 @@ class Operations(Core[V]):
         return etag
 
     @_counted("delete", "write")
-    def delete(self, key: str | bytes, etag: str | None = None) -> Operation[bool]:
+    def delete(self, key: Key, etag: str | None = None) -> Operation[bool]:
         """Remove a value; return whether it was stored."""
         if etag is not None:
             checked_etag(etag)
@@ -210,7 +211,7 @@ class Operations(Core[V]):
     # --- Changing what is stored --------------------------------------------------
 
     @_counted("touch", "write")
-    def touch(self, key: str | bytes, ttl: float | None) -> Operation[bool]:
+    def touch(self, key: Key, ttl: Ttl) -> Operation[bool]:
         """Let a value expire at another time; return whether there is one."""
         self.put_headers(ttl, None, {})  # A wrong time is an error also for a miss.
 
@@ -228,13 +229,7 @@ class Operations(Core[V]):
 
     @_counted("incr", "write")
     def incr(
-        self,
-        key: str | bytes,
-        delta: int,
-        initial: int | None,
-        ttl: float | None,
-        *,
-        sign: int = 1,
+        self, key: Key, delta: int, initial: int | None, ttl: Ttl, *, sign: int = 1
     ) -> Operation[int | None]:
         """Add to a number, or subtract with `sign` -1; return it, None if there is none."""
         _check_count("delta", delta)
@@ -257,7 +252,7 @@ class Operations(Core[V]):
         stored = yield from self._change(key, changed)
         return None if stored is None else int(stored)
 
-    def _change(self, key: str | bytes, change: Change) -> Operation[bytes | None]:
+    def _change(self, key: Key, change: Change) -> Operation[bytes | None]:
         """
         Store what is made of a value, unless it changes meanwhile; then try again.
 
@@ -313,7 +308,7 @@ class Operations(Core[V]):
 
     # --- On all nodes -------------------------------------------------------------
 
-    def purge(self, prefix: str | bytes | None) -> Operation[None]:
+    def purge(self, prefix: Key | None) -> Operation[None]:
         """
         Make everything stored so far a miss, on all nodes, with any `on_error`.
 
@@ -326,7 +321,7 @@ class Operations(Core[V]):
             "purge", self._purge(prefix), is_write=True, excuse="nothing"
         )
 
-    def _purge(self, prefix: str | bytes | None) -> Operation[None]:
+    def _purge(self, prefix: Key | None) -> Operation[None]:
         stored = self.prefix
         if prefix is not None or stored:
             stored = encode_prefix(prefix or b"", stored)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from volcache_client.errors import InvalidArgumentError, InvalidKeyError
 from volcache_client.keys import checked_ttl, encode_key
@@ -97,21 +97,21 @@ class Options:
         Raises:
             InvalidArgumentError: One is wrong; the text names it and what is allowed.
         """
-        _check_token("token", self.token)
-        _check_token("admin_token", self.admin_token)
-        _check_prefix(self.prefix)
-        for name in _TIMES:
-            _check_time(name, getattr(self, name))
+        for name in ("token", "admin_token"):
+            _check_token(name, getattr(self, name))
+        for names, is_allowed, allowed in _RULES:
+            for name in names:
+                value = getattr(self, name)
+                if not is_allowed(value):
+                    raise InvalidArgumentError(f"{name}={value!r}; allowed: {allowed}")
         if self.default_ttl is not None:
             checked_ttl(self.default_ttl, "default_ttl")
-        for name in ("connections_max", "failures"):
-            _check_count(name, getattr(self, name))
-        for name, allowed in _CHOICES.items():
-            _check_choice(name, getattr(self, name), allowed)
-        if self.lease_seconds < 1:
-            _refuse("lease_seconds", self.lease_seconds, "numbers from 1")
-        _check_backoff(self.backoff)
-        _check_objects(self.ssl_context, self.on_event)
+        try:
+            encode_key(f"{self.prefix}x")
+        except InvalidKeyError as error:
+            raise InvalidArgumentError(
+                f"prefix={self.prefix!r}: it makes a bad key: {error}"
+            ) from None
 
     @property
     def drops_writes(self) -> bool:
@@ -121,15 +121,35 @@ class Options:
         return self.writes_when_down == "drop"
 
 
-_TIMES: Final = (
-    "connect_timeout", "timeout", "probe_timeout", "refresh_seconds", "lease_seconds",
-)  # fmt: skip
-_CHOICES: Final[dict[str, tuple[str | None, ...]]] = {
-    "on_error": ("raise", "miss"),
-    "writes_when_down": (None, "raise", "drop"),
-}
+def _is_time(value: Any) -> bool:  # noqa: ANN401 - It is checked.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and bool(0 < value <= _SECONDS_MAX)
+
+
+def _is_backoff(value: Any) -> bool:  # noqa: ANN401 - It is checked.
+    is_pair = isinstance(value, tuple) and len(value) == 2  # noqa: PLR2004
+    return is_pair and all(map(_is_time, value)) and value[0] <= value[1]
+
+
 _SECONDS_MAX: Final = 1e9
 _TIME: Final = "seconds above 0 and up to 1e9"
+_RULES: Final[tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...]] = (
+    (("connect_timeout", "timeout", "probe_timeout", "refresh_seconds", "lease_seconds"),
+     _is_time, _TIME),
+    (("lease_seconds",), lambda value: value >= 1, "numbers from 1"),
+    (("connections_max", "failures"), lambda value: type(value) is int and value > 0,
+     "integers from 1"),
+    (("on_error",), lambda value: value in ("raise", "miss"), "'raise', 'miss'"),
+    (("writes_when_down",), lambda value: value in (None, "raise", "drop"),
+     "None, 'raise', 'drop'"),
+    (("backoff",), _is_backoff,
+     "a tuple of two times up to 1e9, such as (0.5, 30.0), the second not below the first"),
+    (("ssl_context",), lambda value: isinstance(value, ssl.SSLContext | None),
+     "an ssl.SSLContext, and None"),
+    (("on_event",), lambda value: value is None or callable(value),
+     "a function, and None"),
+    (("prefix",), lambda value: isinstance(value, str), "text"),
+)  # fmt: skip
 
 
 def make_options(arguments: OptionArguments) -> Options:
@@ -158,55 +178,3 @@ def _check_token(name: str, value: Any) -> None:  # noqa: ANN401 - It is checked
         raise InvalidArgumentError(
             f"{name}: {what}; allowed is text of printable ASCII without spaces"
         )
-
-
-def _check_prefix(value: Any) -> None:  # noqa: ANN401 - It is checked.
-    if not isinstance(value, str):
-        _refuse("prefix", value, "text")
-    try:
-        encode_key(f"{value}x")
-    except InvalidKeyError as error:
-        raise InvalidArgumentError(
-            f"prefix={value!r}: it makes a bad key: {error}"
-        ) from None
-
-
-def _check_choice(name: str, value: object, allowed: tuple[str | None, ...]) -> None:
-    if value not in allowed:
-        _refuse(name, value, ", ".join(map(repr, allowed)))
-
-
-def _check_objects(ssl_context: object, on_event: object) -> None:
-    if not isinstance(ssl_context, ssl.SSLContext | None):
-        _refuse("ssl_context", ssl_context, "an ssl.SSLContext, and None")
-    if on_event is not None and not callable(on_event):
-        _refuse("on_event", on_event, "a function, and None")
-
-
-def _check_count(name: str, value: Any) -> None:  # noqa: ANN401 - It is checked.
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        _refuse(name, value, "integers from 1")
-
-
-def _check_backoff(value: Any) -> None:  # noqa: ANN401 - It is checked.
-    allowed = (
-        "a tuple of two times, such as (0.5, 30.0), the first not above the second"
-    )
-    if not isinstance(value, tuple) or len(value) != 2:  # noqa: PLR2004
-        _refuse("backoff", value, allowed)
-    if not all(map(_is_time, value)) or value[0] > value[1]:
-        _refuse("backoff", value, f"{allowed}; each {_TIME}")
-
-
-def _check_time(name: str, value: object) -> None:
-    if not _is_time(value):
-        _refuse(name, value, _TIME)
-
-
-def _is_time(value: Any) -> bool:  # noqa: ANN401 - It is checked.
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and bool(0 < value <= _SECONDS_MAX)
-
-
-def _refuse(name: str, value: object, allowed: str) -> NoReturn:
-    raise InvalidArgumentError(f"{name}={value!r}; allowed: {allowed}")

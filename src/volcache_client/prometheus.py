@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from volcache_client.errors import InvalidArgumentError
 from volcache_client.metrics import BUCKETS
@@ -42,10 +42,30 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from volcache_client.metrics import Durations, Metrics, NodeNumbers
+    from volcache_client.metrics import Metrics
 
-_PREFIX: Final = "volcache_client_"
 _LIMITS: Final = (*map(str, BUCKETS), "+Inf")
+_NODE: Final = ("client", "node")
+_FAMILIES: Final = (
+    (CounterMetricFamily, "operations", "Operations that ended.",
+     ("client", "operation", "outcome")),
+    (HistogramMetricFamily, "operation_seconds",
+     "Durations of operations, from the call to the result.", ("client", "operation")),
+    (CounterMetricFamily, "errors",
+     "Errors by the name of their class, also those that were not raised.",
+     ("client", "error")),
+    (CounterMetricFamily, "made", "Values made by get_or_set.", ("client",)),
+    (CounterMetricFamily, "waits", "Calls of get_or_set that waited for another one.",
+     ("client",)),
+    (GaugeMetricFamily, "node_up", "1 = the node is asked, 0 = it is down.", _NODE),
+    (CounterMetricFamily, "node_requests", "Requests to a node.", _NODE),
+    (CounterMetricFamily, "node_failures",
+     "Requests to a node that were not answered.", _NODE),
+    (GaugeMetricFamily, "node_requests_in_flight",
+     "Requests to a node that are not answered yet.", _NODE),
+    (GaugeMetricFamily, "node_connections",
+     "Open connections to a node, in use or kept.", _NODE),
+)  # fmt: skip
 
 
 class HasStats(Protocol):
@@ -107,104 +127,47 @@ class Collector(_Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without numbers, so that a registry knows their names."""
-        return _Families().all()
+        return _families().values()
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics of all clients."""
         with self._lock:
             clients = tuple(self._clients.items())
-        families = _Families()
+        families = _families()
         for name, client in clients:
-            families.add(name, client.stats())
-        return families.all()
+            _add(families, name, client.stats())
+        return families.values()
 
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-class _Families:
-    """The metrics of one scrape."""
+def _families() -> dict[str, Any]:
+    """Return the metrics of one scrape, by the ends of their names."""
+    return {
+        name: kind(f"volcache_client_{name}", text, labels=labels)
+        for kind, name, text, labels in _FAMILIES
+    }
 
-    def __init__(self) -> None:
-        by_client = ("client",)
-        by_node = ("client", "node")
-        self._operations: Final = CounterMetricFamily(
-            f"{_PREFIX}operations",
-            "Operations that ended.",
-            labels=("client", "operation", "outcome"),
-        )
-        self._seconds: Final = HistogramMetricFamily(
-            f"{_PREFIX}operation_seconds",
-            "Durations of operations, from the call to the result.",
-            labels=("client", "operation"),
-        )
-        self._errors: Final = CounterMetricFamily(
-            f"{_PREFIX}errors",
-            "Errors by the name of their class, also those that were not raised.",
-            labels=("client", "error"),
-        )
-        self._made: Final = CounterMetricFamily(
-            f"{_PREFIX}made", "Values made by get_or_set.", labels=by_client
-        )
-        self._waits: Final = CounterMetricFamily(
-            f"{_PREFIX}waits",
-            "Calls of get_or_set that waited for another one.",
-            labels=by_client,
-        )
-        self._up: Final = GaugeMetricFamily(
-            f"{_PREFIX}node_up",
-            "1 = the node is asked, 0 = it is down.",
-            labels=by_node,
-        )
-        self._requests: Final = CounterMetricFamily(
-            f"{_PREFIX}node_requests", "Requests to a node.", labels=by_node
-        )
-        self._failures: Final = CounterMetricFamily(
-            f"{_PREFIX}node_failures",
-            "Requests to a node that were not answered.",
-            labels=by_node,
-        )
-        self._in_flight: Final = GaugeMetricFamily(
-            f"{_PREFIX}node_requests_in_flight",
-            "Requests to a node that are not answered yet.",
-            labels=by_node,
-        )
-        self._connections: Final = GaugeMetricFamily(
-            f"{_PREFIX}node_connections",
-            "Open connections to a node, in use or kept.",
-            labels=by_node,
-        )
 
-    def all(self) -> tuple[Metric, ...]:
-        """Return the metrics."""
-        return (
-            self._operations, self._seconds, self._errors, self._made, self._waits,
-            self._up, self._requests, self._failures, self._in_flight,
-            self._connections,
-        )  # fmt: skip
-
-    def add(self, client: str, metrics: Metrics) -> None:
-        """Add the numbers of a client."""
-        for (operation, outcome), count in metrics.operations.items():
-            self._operations.add_metric((client, operation, outcome), count)
-        for error, count in metrics.errors.items():
-            self._errors.add_metric((client, error), count)
-        self._made.add_metric((client,), metrics.made)
-        self._waits.add_metric((client,), metrics.waits)
-        self._add_durations(client, metrics.durations)
-        self._add_nodes(client, metrics.nodes)
-
-    def _add_durations(self, client: str, durations: Mapping[str, Durations]) -> None:
-        for operation, (counts, seconds) in durations.items():
-            buckets = list(zip(_LIMITS, accumulate(counts), strict=True))
-            self._seconds.add_metric((client, operation), buckets, seconds)
-
-    def _add_nodes(self, client: str, nodes: Mapping[str, NodeNumbers]) -> None:
-        for node, numbers in nodes.items():
-            labels = (client, node)
-            self._up.add_metric(labels, float(numbers.is_up))
-            self._requests.add_metric(labels, numbers.requests)
-            self._failures.add_metric(labels, numbers.failures)
-            self._in_flight.add_metric(labels, numbers.in_flight)
-            self._connections.add_metric(labels, numbers.connections)
+def _add(families: Mapping[str, Any], client: str, metrics: Metrics) -> None:
+    """Add the numbers of a client."""
+    for (operation, outcome), count in metrics.operations.items():
+        families["operations"].add_metric((client, operation, outcome), count)
+    for operation, (counts, seconds) in metrics.durations.items():
+        buckets = list(zip(_LIMITS, accumulate(counts), strict=True))
+        families["operation_seconds"].add_metric((client, operation), buckets, seconds)
+    for error, count in metrics.errors.items():
+        families["errors"].add_metric((client, error), count)
+    families["made"].add_metric((client,), metrics.made)
+    families["waits"].add_metric((client,), metrics.waits)
+    for node, (is_up, requests, failures, in_flight, open_) in metrics.nodes.items():
+        for name, number in (
+            ("node_up", float(is_up)),
+            ("node_requests", requests),
+            ("node_failures", failures),
+            ("node_requests_in_flight", in_flight),
+            ("node_connections", open_),
+        ):
+            families[name].add_metric((client, node), number)

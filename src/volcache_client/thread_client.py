@@ -20,6 +20,7 @@ from volcache_client.transport import Transport
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from volcache_client.keys import Key
     from volcache_client.making import Making
     from volcache_client.messages import Operation, Step
     from volcache_client.nodes import Node
@@ -66,16 +67,16 @@ class ThreadClient(BaseClient[V]):
 
     # --- The client as a mapping --------------------------------------------------------
 
-    def __getitem__(self, key: str | bytes) -> V:
+    def __getitem__(self, key: Key) -> V:
         found = self._run(self._core.get(key))
         if found is None:
             raise KeyError(key)
         return found[0]
 
-    def __setitem__(self, key: str | bytes, value: V) -> None:
+    def __setitem__(self, key: Key, value: V) -> None:
         self._run(self._core.set("set", key, value))
 
-    def __delitem__(self, key: str | bytes) -> None:
+    def __delitem__(self, key: Key) -> None:
         if not self._run(self._core.delete(key)):
             raise KeyError(key)
 

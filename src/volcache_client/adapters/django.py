@@ -351,9 +351,7 @@ os.register_at_fork(
 
 
 def _shared_client(
-    location: Any,
-    content_type: str,
-    options: dict[str, Any],
+    location: Any, content_type: str, options: dict[str, Any]
 ) -> _Shared:
     """Return the client of these settings; Django makes a backend for each thread."""
     name = repr((location, content_type, sorted(options.items())))
