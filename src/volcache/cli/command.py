@@ -18,10 +18,10 @@ import sys
 import tomllib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from volcache.errors import VolcacheError
 
@@ -52,27 +52,47 @@ class Command:
 
 def command(
     name: str,
-    add_arguments: Callable[[argparse.ArgumentParser], None],
     run: Callable[[argparse.Namespace], int | None],
+    add: Callable[[argparse.ArgumentParser], None] | None = None,
+    **more: str,
 ) -> Command:
-    """Return a command whose help is in commands.toml."""
-    found = help_of(name)
+    """
+    Return a command that commands.toml describes.
+
+    Args:
+        name: Of the command.
+        run: Executes it.
+        add: Adds its arguments; None: those in the file.
+        more: Replaces {names} in the text that follows its arguments.
+    """
+    found = _described()[name]
+    epilog = found["epilog"]
+    for key, text in more.items():
+        epilog = epilog.replace(f"{{{key}}}", text)
     return Command(
         name=name,
         text=found["text"],
-        epilog=found["epilog"],
-        add_arguments=add_arguments,
+        epilog=epilog,
+        add_arguments=add or partial(add_arguments, name=name),
         run=run,
     )
 
 
-def help_of(name: str) -> dict[str, str]:
-    """Return `text` and `epilog` of a command."""
-    return _helps()[name]
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the arguments that commands.toml lists for a command."""
+    found = _described()
+    for one in found[name]["arguments"]:
+        options = dict(found["argument"][one])
+        names, completes = options.pop("names"), options.pop("complete", None)
+        if "type" in options:
+            options["type"] = _TYPES[options["type"]]
+        action = parser.add_argument(*names, **options)
+        if completes:
+            completing(action, FILES if completes == "files" else FOLDERS)
 
 
 @cache
-def _helps() -> dict[str, dict[str, str]]:
+def _described() -> dict[str, dict[str, Any]]:
     text = files("volcache.cli").joinpath("commands.toml").read_text("utf-8")
     return tomllib.loads(text)
 
@@ -99,6 +119,16 @@ def seconds(most: float, *, least: float = 0.0) -> Callable[[str], float]:
         )
 
     return read
+
+
+def _lifetime(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise ValueError
+    return int(text)
+
+
+_lifetime.__name__ = "number of seconds"  # In an error of argparse.
+_TYPES: Final = {"path": Path, "seconds": seconds(1e6), "lifetime": _lifetime}
 
 
 class OutputError(VolcacheError):
@@ -143,19 +173,9 @@ def completing(action: argparse.Action, kind: dict[str, str]) -> None:
     action.complete = kind  # type: ignore[attr-defined]
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the option for lines of JSON."""
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON object per line; the last one is the summary",
-    )
-
-
 def offline_command(
     name: str,
     work: Callable[[argparse.Namespace, Callable[[str], None]], bool],
-    add_more: Callable[[argparse.ArgumentParser], None] = lambda _: None,
     writes_output: Callable[[argparse.Namespace], bool] = lambda _: False,
 ) -> Command:
     """
@@ -164,18 +184,9 @@ def offline_command(
     Args:
         name: Of the command.
         work: Is given the arguments, and what prints a line; returns whether all is well.
-        add_more: Adds the other arguments.
         writes_output: Whether it writes to standard output itself; then lines are printed
             on standard error.
     """
-
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        action = parser.add_argument(
-            "directory", metavar="DIR", help="a mount point that no server is using"
-        )
-        completing(action, FOLDERS)
-        add_more(parser)
-        add_json(parser)
 
     def run(arguments: argparse.Namespace) -> int:
         silence_log()
@@ -183,31 +194,7 @@ def offline_command(
         with output(as_json=arguments.json, file=file) as report:
             return EXIT_OK if work(arguments, report) else EXIT_FAILED
 
-    return command(name, add_arguments, run)
-
-
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add what the settings are read from: `config`, `set` and `instance`."""
-    parser.add_argument(
-        "config",
-        nargs="?",
-        type=Path,
-        metavar="CONFIG",
-        help="a TOML file of settings (default: none, every setting at its default)",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="one setting; overrides CONFIG and the environment; may be repeated",
-    )
-    parser.add_argument(
-        "--instance",
-        default="",
-        metavar="NAME",
-        help="what %%i stands for in settings (default: the variable VOLCACHE_INSTANCE)",
-    )
+    return command(name, run)
 
 
 def silence_log() -> None:

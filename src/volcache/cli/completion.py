@@ -22,14 +22,8 @@ def script(shell: str) -> str:
     return str(shtab.complete(build_parser(), shell=shell))
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "shell", choices=SHELLS, metavar="SHELL", help=f"one of {', '.join(SHELLS)}"
-    )
-
-
 def _run(arguments: argparse.Namespace) -> None:
     print_line(script(arguments.shell))
 
 
-COMMAND: Final = command("completion", _add_arguments, _run)
+COMMAND: Final = command("completion", _run)

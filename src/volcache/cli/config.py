@@ -12,9 +12,8 @@ from volcache.advice import warnings
 from volcache.cli.command import (
     EXIT_OK,
     EXIT_USAGE,
-    add_settings,
+    add_arguments,
     command,
-    help_of,
     print_line,
 )
 from volcache.config import Sources
@@ -34,13 +33,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "check",
         help="List all wrong settings.",
         description="List all wrong settings.",
-        epilog=help_of("config")["epilog"],
+        epilog=COMMAND.epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_settings(check)
-    check.add_argument(
-        "--show", action="store_true", help="print the settings with their sources"
-    )
+    add_arguments(check, "config")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -80,4 +76,4 @@ def _shown(reading: Reading) -> Iterator[str]:
         yield f"{row:<{width}}  # {source}"
 
 
-COMMAND: Final = command("config", _add_arguments, _run)
+COMMAND: Final = command("config", _run, _add_arguments)

@@ -74,12 +74,6 @@ def dump(directory: str, now_ms: int) -> Iterator[RecordLine]:
                 )
 
 
-def _add_keys(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--keys", action="store_true", help="print only the keys of live records"
-    )
-
-
 def _run(arguments: argparse.Namespace, _: object) -> bool:
     """Print each line at once: the command ends when the reader of them goes away."""
     states = dict.fromkeys(STATES, 0)
@@ -98,4 +92,4 @@ def _run(arguments: argparse.Namespace, _: object) -> bool:
     return True
 
 
-COMMAND: Final = offline_command("dump", _run, _add_keys)
+COMMAND: Final = offline_command("dump", _run)

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from volcache.cli.archive import LeftOutError, write_end, write_value
-from volcache.cli.command import FILES, Line, completing, offline_command
+from volcache.cli.command import Line, offline_command
 from volcache.cli.progress import above, progress
 from volcache.cli.streams import STANDARD, exit_on_sigterm, writing
 from volcache.errors import ConfigError, DamagedRecordError
@@ -86,17 +86,6 @@ def _read(fs: FileSystem, volume: Volume, place: Missing | RecordHeader) -> Reco
     return record
 
 
-def _add_archive(parser: argparse.ArgumentParser) -> None:
-    archive = parser.add_argument(
-        "archive",
-        nargs="?",
-        default=STANDARD,
-        metavar="FILE",
-        help="the archive (default: -, standard output)",
-    )
-    completing(archive, FILES)
-
-
 def _run(arguments: argparse.Namespace, report: Callable[[str], None]) -> bool:
     directory, archive = arguments.directory, arguments.archive
     if archive == STANDARD and sys.stdout.isatty():
@@ -117,5 +106,5 @@ def _run(arguments: argparse.Namespace, report: Callable[[str], None]) -> bool:
 
 
 COMMAND: Final = offline_command(
-    "export", _run, _add_archive, lambda arguments: arguments.archive == STANDARD
+    "export", _run, lambda arguments: arguments.archive == STANDARD
 )

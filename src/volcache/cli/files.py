@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from volcache.cli.command import FOLDERS, command, completing, output, print_line
+from volcache.cli.command import command, output, print_line
 from volcache.errors import ConfigError, FolderError
 from volcache.shipped import shipped_files, shipped_root
 from volcache.text import counted
@@ -18,26 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NAMED_MAX: Final = 5  # Files that an error names.
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    completing(
-        parser.add_argument(
-            "folder",
-            nargs="?",
-            metavar="DIR",
-            help="where to write; it is created if it does not exist",
-        ),
-        FOLDERS,
-    )
-    parser.add_argument(
-        "--list",
-        action="store_true",
-        help="print the names of the files, write nothing",
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="replace files in DIR that differ"
-    )
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -116,4 +96,4 @@ def _umask() -> int:
     return mask
 
 
-COMMAND: Final = command("files", _add_arguments, _run)
+COMMAND: Final = command("files", _run)

@@ -12,24 +12,6 @@ if TYPE_CHECKING:
     import argparse
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="build nothing; exit code 0 if bjoern has the gate, 1 if not",
-    )
-    parser.add_argument(
-        "--bjoern",
-        metavar="VERSION",
-        help="the version of bjoern (default: the one that is installed)",
-    )
-    parser.add_argument(
-        "--no-build-isolation",
-        action="store_true",
-        help="build with the setuptools of this environment; pip then fetches none",
-    )
-
-
 def _run(arguments: argparse.Namespace) -> int:
     version = installed_bjoern()
     if arguments.check:
@@ -47,4 +29,4 @@ def _run(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-COMMAND: Final = command("gate", _add_arguments, _run)
+COMMAND: Final = command("gate", _run)

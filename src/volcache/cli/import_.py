@@ -14,7 +14,6 @@ import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from volcache.cli.archive import ArchiveReader, LeftOutError
@@ -22,13 +21,9 @@ from volcache.cli.command import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
-    FILES,
-    FOLDERS,
     FileError,
     Line,
-    add_json,
     command,
-    completing,
     output,
     silence_log,
 )
@@ -322,31 +317,6 @@ def existing_volumes(directory: str) -> dict[str, int]:
     return found
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    directory = parser.add_argument(
-        "directory",
-        metavar="DIR",
-        help="a mount point that no server is using; created if it does not exist",
-    )
-    archive = parser.add_argument(
-        "archive",
-        nargs="?",
-        default=STANDARD,
-        metavar="FILE",
-        help="a tar archive (default: -, standard input)",
-    )
-    config = parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="CONFIG",
-        help="the server's TOML file of settings (default: none)",
-    )
-    completing(directory, FOLDERS)
-    completing(archive, FILES)
-    completing(config, FILES)
-    add_json(parser)
-
-
 def _run(arguments: argparse.Namespace) -> int:
     silence_log()
     name = arguments.archive
@@ -366,4 +336,4 @@ def _run(arguments: argparse.Namespace) -> int:
     return EXIT_FAILED if outcome.left_out or outcome.overflows else EXIT_OK
 
 
-COMMAND: Final = command("import", _add_arguments, _run)
+COMMAND: Final = command("import", _run)

@@ -7,8 +7,8 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from volcache.cli.command import Command, add_settings
-from volcache.config import ENVIRONMENT_PREFIX, Sources
+from volcache.cli.command import command
+from volcache.config import Sources
 from volcache.errors import ConfigError, VolcacheError
 from volcache.logs import setup_logging
 from volcache.server.drain import block_hangups
@@ -63,31 +63,12 @@ def _require_packages() -> None:
         )
 
 
-def _epilog() -> str:
-    """List all settings with their defaults."""
-    sources = (
-        f"in CONFIG, as {ENVIRONMENT_PREFIX}<SETTING> in the environment, or by --set"
-    )
-    lines = [f"settings ({sources}):"]
+def _settings() -> str:
+    """Return all settings with their defaults."""
     rows = [(s.name, s.default_toml, s.text) for s in SETTINGS]
     names, defaults = (max(len(row[i]) for row in rows) for i in (0, 1))
-    lines += [f"  {row[0]:<{names}} {row[1]:<{defaults}} {row[2]}" for row in rows]
-    lines += [
-        "",
-        "exit code: 0 stopped by SIGTERM or SIGINT; 1 the mount point or the",
-        "  address cannot be used; 2 a wrong argument or setting",
-        "examples:",
-        "  volcache serve conf/volcache.toml",
-        f"  {ENVIRONMENT_PREFIX}PORT=8000 volcache serve",
-        "  volcache serve conf/volcache.toml --set port=8000 --set log_level=debug",
-    ]
+    lines = [f"  {row[0]:<{names}} {row[1]:<{defaults}} {row[2]}" for row in rows]
     return "\n".join(lines)
 
 
-COMMAND: Final = Command(
-    name="serve",
-    text="Serve one mount point over HTTP until SIGTERM or SIGINT.",
-    epilog=_epilog(),
-    add_arguments=add_settings,
-    run=_run,
-)
+COMMAND: Final = command("serve", _run, settings=_settings())

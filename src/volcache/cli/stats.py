@@ -15,10 +15,9 @@ from volcache.cli.command import (
     command,
     complain,
     print_line,
-    seconds,
 )
 from volcache.cli.keyboard import QUIT, keyboard
-from volcache.cli.values import SECONDS_MAX, add_targets, targets_of
+from volcache.cli.values import targets_of
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.remote import Stats, each, fetch_stats
 
@@ -33,22 +32,6 @@ _TO_END_OF_SCREEN: Final = "\x1b[J"
 _INDENT: Final = " " * 12  # The width of a name in a report.
 
 Found = list[tuple[str, Stats | InstanceError]]
-
-
-def _add_stats_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the addresses of the instances and the output format."""
-    add_targets(parser)
-    parser.add_argument("--once", action="store_true", help="print one report and exit")
-    parser.add_argument(
-        "--json", action="store_true", help="print all numbers as JSON, once"
-    )
-    parser.add_argument(
-        "--interval",
-        type=seconds(SECONDS_MAX),
-        metavar="S",
-        help="print every S seconds, also without a terminal and with --json"
-        f" (default: {REFRESH_SECONDS:g}, with a terminal)",
-    )
 
 
 def _stats(arguments: argparse.Namespace) -> int:
@@ -212,4 +195,4 @@ def _fitted(lines: list[str]) -> list[str]:
     return [*fitted[: room - 1], f"... {hidden} more lines"]
 
 
-COMMAND: Final = command("stats", _add_stats_arguments, _stats)
+COMMAND: Final = command("stats", _stats)

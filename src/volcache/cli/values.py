@@ -17,27 +17,22 @@ from urllib.parse import quote, unquote_to_bytes, urlsplit
 from volcache.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
-    FILES,
     FileError,
-    add_json,
     command,
     complain,
-    completing,
     output,
     print_line,
-    seconds,
 )
 from volcache.cli.streams import (
-    STANDARD,
     exit_on_sigterm,
     reading,
     source_name,
     writing,
 )
-from volcache.cli.token import ADMIN_TOKEN, add_token_file, read_token, token_of
+from volcache.cli.token import read_token, token_of
 from volcache.errors import BadKeyError, ConfigError, InstanceError
 from volcache.fleet.remote import act, each
-from volcache.fleet.targets import TARGETS, read_targets
+from volcache.fleet.targets import read_targets
 from volcache.keys import parse_key
 from volcache_client import Client
 from volcache_client.errors import (
@@ -58,7 +53,6 @@ if TYPE_CHECKING:
     from volcache_client.messages import Answer
 
 DEFAULT_TARGET: Final = "127.0.0.1:1234"
-SECONDS_MAX: Final = 1e6
 _READ_TOKEN: Final = "VOLCACHE_READ_TOKEN"  # noqa: S105 - A name.
 _WRITE_TOKEN: Final = "VOLCACHE_WRITE_TOKEN"  # noqa: S105 - A name.
 _KEY_BYTES_MAX: Final = 65535  # Of a record; the limit of an instance may be lower.
@@ -66,21 +60,6 @@ _STORED: Final = {HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT}
 
 
 # --- What they share ---------------------------------------------------------------
-
-
-def add_targets(parser: argparse.ArgumentParser, *, is_positional: bool = True) -> None:
-    """Add the arguments for `targets_of`, behind all others without a dash."""
-    text = (
-        "an instance or nginx: HOST:PORT or URL; or all instances of a cluster: nginx's"
-        " list of them, a file with an address in each line, an inventory (.toml)"
-        f" (default: the variable {TARGETS}, else {DEFAULT_TARGET})"
-    )
-    if is_positional:
-        parser.add_argument("targets", nargs="*", metavar="TARGET", help=text)
-        text = "the same; may be repeated"
-    parser.add_argument(
-        *("-t", "--target"), action="append", default=[], metavar="TARGET", help=text
-    )
 
 
 def targets_of(arguments: argparse.Namespace) -> list[Target]:
@@ -92,25 +71,6 @@ def targets_of(arguments: argparse.Namespace) -> list[Target]:
     """
     given = [*getattr(arguments, "targets", ()), *arguments.target]
     return read_targets(given, DEFAULT_TARGET)
-
-
-def _add_service(
-    parser: argparse.ArgumentParser, variable: str, *, is_positional: bool = True
-) -> None:
-    """Add what a request needs; a token of values comes with a key."""
-    add_targets(parser, is_positional=is_positional)
-    add_token_file(parser, variable)
-    if variable != ADMIN_TOKEN:
-        parser.add_argument(
-            "--encoded", action="store_true", help="the key is percent-encoded already"
-        )
-    parser.add_argument(
-        "--timeout",
-        type=seconds(SECONDS_MAX),
-        default=10.0,
-        metavar="S",
-        help="seconds to wait for the connection and for each answer (default: 10)",
-    )
 
 
 def key_of(text: str, *, is_encoded: bool) -> bytes:
@@ -183,18 +143,6 @@ def _shown(text: str) -> str:
 # --- get, stat, rm -----------------------------------------------------------------
 
 
-def _add_get(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", metavar="KEY", help="the key of the value")
-    _add_service(parser, _READ_TOKEN)
-    action = parser.add_argument(
-        *("-o", "--output"),
-        default=STANDARD,
-        metavar="FILE",
-        help="write to this file (default: -, standard output)",
-    )
-    completing(action, FILES)
-
-
 def _get(arguments: argparse.Namespace) -> None:
     text = arguments.key
     key = key_of(text, is_encoded=arguments.encoded)
@@ -209,12 +157,6 @@ def _get(arguments: argparse.Namespace) -> None:
         with writing(arguments.output) as file, _translated(text):
             for piece in reader:
                 file.write(piece)
-
-
-def _add_stat(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", metavar="KEY", help="the key of the value")
-    _add_service(parser, _READ_TOKEN)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _stat(arguments: argparse.Namespace) -> None:
@@ -232,16 +174,6 @@ def _stat(arguments: argparse.Namespace) -> None:
         print_line(
             f"{name.replace('_', ' '):<13}{'-' if value in {None, ''} else value}"
         )
-
-
-def _add_rm(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("keys", nargs="+", metavar="KEY", help="a key to delete")
-    _add_service(parser, _WRITE_TOKEN, is_positional=False)
-    parser.add_argument(
-        *("-f", "--force"),
-        action="store_true",
-        help="a key without a value is no error",
-    )
 
 
 def _rm(arguments: argparse.Namespace) -> int:
@@ -265,48 +197,6 @@ def _delete(client: Client[bytes], text: str, key: bytes, *, is_forced: bool) ->
 
 
 # --- put ---------------------------------------------------------------------------
-
-
-def _add_put(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", metavar="KEY", help="the key of the value")
-    file = parser.add_argument(
-        "file",
-        nargs="?",
-        default=STANDARD,
-        metavar="FILE",
-        help="what is stored (default: -, standard input)",
-    )
-    completing(file, FILES)
-    _add_service(parser, _WRITE_TOKEN)
-    parser.add_argument(
-        "--content-type", metavar="TYPE", help="stored with the value, as image/png"
-    )
-    parser.add_argument(
-        "--content-encoding", metavar="CODING", help="stored with the value, as gzip"
-    )
-    parser.add_argument(
-        "--max-age",
-        type=_whole_seconds,
-        metavar="S",
-        help="the time to live in seconds (default: the setting default_ttl)",
-    )
-    parser.add_argument(
-        "--cache-control", metavar="TEXT", help="further directives, as immutable"
-    )
-    parser.add_argument(
-        "--if-absent",
-        action="store_true",
-        help="fail (exit code 1) if there is a value, and keep it",
-    )
-
-
-def _whole_seconds(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise ValueError
-    return int(text)
-
-
-_whole_seconds.__name__ = "number of seconds"  # In an error of argparse.
 
 
 def _put(arguments: argparse.Namespace) -> None:
@@ -364,18 +254,6 @@ def _headers(arguments: argparse.Namespace) -> dict[str, str]:
 # --- ls, purge ---------------------------------------------------------------------
 
 
-def _add_ls(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "prefix",
-        nargs="?",
-        default="",
-        metavar="PREFIX",
-        help="what the keys begin with",
-    )
-    _add_service(parser, ADMIN_TOKEN)
-    add_json(parser)
-
-
 def _ls(arguments: argparse.Namespace) -> int:
     token, timeout = read_token(arguments.token_file), arguments.timeout
     prefix = quote(os.fsencode(arguments.prefix), safe="/")
@@ -425,17 +303,6 @@ def _rows(url: str, answer: Answer) -> list[Any]:
     return rows
 
 
-def _add_purge(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prefix", metavar="PREFIX", help="what the keys begin with")
-    _add_service(parser, ADMIN_TOKEN)
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="change nothing; tell how long the purge would stay in the list",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-
 def _purge(arguments: argparse.Namespace) -> int:
     token = read_token(arguments.token_file)
     prefix = quote(os.fsencode(arguments.prefix), safe="/")
@@ -458,10 +325,10 @@ def _purge(arguments: argparse.Namespace) -> int:
 
 
 COMMANDS: Final = {
-    "get": command("get", _add_get, _get),
-    "put": command("put", _add_put, _put),
-    "rm": command("rm", _add_rm, _rm),
-    "stat": command("stat", _add_stat, _stat),
-    "ls": command("ls", _add_ls, _ls),
-    "purge": command("purge", _add_purge, _purge),
+    "get": command("get", _get),
+    "put": command("put", _put),
+    "rm": command("rm", _rm),
+    "stat": command("stat", _stat),
+    "ls": command("ls", _ls),
+    "purge": command("purge", _purge),
 }
