@@ -5,34 +5,34 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
-from urllib.parse import quote
+from urllib.parse import urlsplit
 
 from volcache.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
-    Command,
+    command,
     output,
     print_line,
-    seconds,
 )
 from volcache.cli.keyboard import QUIT, has_keyboard, keyboard
-from volcache.cli.token import add_token_file, read_token
+from volcache.cli.token import read_token
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.checks import check
-from volcache.fleet.collector import ASKED_MAX, FleetCollector
+from volcache.fleet.collector import FleetCollector
 from volcache.fleet.folder import plan, write
 from volcache.fleet.inventory import load_inventory
-from volcache.fleet.local import run_all
-from volcache.fleet.remote import ACTION_TIMEOUT_SECONDS, TIMEOUT_SECONDS, act, each
+from volcache.fleet.local import is_local, restart, run_all
+from volcache.fleet.remote import act, each
 from volcache.fleet.render import machine_of, ring_list
 from volcache.fleet.report import as_json, table, totals, worst_first
-from volcache.fleet.targets import INSTANCES_DEFAULT, TARGETS, read_targets
+from volcache.fleet.targets import read_targets
 from volcache.text import counted
 
 if TYPE_CHECKING:
@@ -43,10 +43,6 @@ if TYPE_CHECKING:
     from volcache.fleet.folder import Plan
     from volcache.fleet.targets import Target
 
-    Run = Callable[[argparse.Namespace], int]
-
-_TOP_SECONDS: Final = 2.0
-_SECONDS_MAX: Final = 3600.0
 _NAMES_MAX: Final = 5  # Machines that a line names.
 _HOME: Final = "\x1b[H"
 _TO_END_OF_LINE: Final = "\x1b[K"
@@ -77,6 +73,7 @@ def _status(arguments: argparse.Namespace) -> int:
 def _top(arguments: argparse.Namespace) -> int:
     """Show reports until the user quits; one if the output is no terminal."""
     if not sys.stdout.isatty():
+        arguments.json = arguments.problems = False
         return _status(arguments)
     collector = _collector(arguments)
     with keyboard() as wait:
@@ -127,13 +124,29 @@ def _check_config(arguments: argparse.Namespace) -> int:
 
 
 def _flush(arguments: argparse.Namespace) -> int:
-    """Flush all instances; return 1 if one has not done it."""
+    """Flush all instances, also if some fail; return 1 then."""
     targets = read_targets(arguments.targets)
     token = read_token(arguments.token_file)
     if arguments.dry_run:
         return _would_flush(_collector(arguments).poll())
     _confirm(f"flush everything on {counted(len(targets), 'instance')}", arguments)
-    return _act(targets, "/-/flush", token, "flushed", arguments.timeout)
+    failed: list[str] = []
+    with output() as report:
+        answers = each(
+            [target.url for target in targets],
+            lambda url: act(url, "/-/flush", token, timeout=arguments.timeout),
+        )
+        for target, (_, answer) in zip(targets, answers, strict=True):
+            if isinstance(answer, InstanceError):
+                failed.append(f"failed: {target.name}: {answer.reason}")
+            else:
+                report(f"{target.name}: {answer}")
+        for line in failed:
+            report(line)
+        done = len(targets) - len(failed)
+        again = "; run it again for the others" if failed else ""
+        report(f"flushed {done} of {counted(len(targets), 'instance')}{again}")
+    return EXIT_FAILED if failed else EXIT_OK
 
 
 def _would_flush(instances: Sequence[Watched]) -> int:
@@ -151,42 +164,44 @@ def _would_flush(instances: Sequence[Watched]) -> int:
     return EXIT_OK if done == len(instances) else EXIT_FAILED
 
 
-def _purge(arguments: argparse.Namespace) -> int:
-    """Purge a prefix on all instances; return 1 if one has not done it."""
-    targets = read_targets(arguments.targets)
-    token = read_token(arguments.token_file)
-    prefix = quote(os.fsencode(arguments.prefix), safe="/")
-    verb, query = "purged", f"prefix={prefix}"
-    if arguments.dry_run:
-        verb, query = "would purge", f"{query}&dry-run"
-    else:
-        what = f"purge everything under {prefix} on"
-        _confirm(f"{what} {counted(len(targets), 'instance')}", arguments)
-    return _act(targets, f"/-/purge?{query}", token, verb, arguments.timeout)
-
-
-def _act(
-    targets: Sequence[Target], path: str, token: str, verb: str, timeout: float
-) -> int:
-    """Let all instances do something, also if some fail; return the exit code."""
-    failed: list[str] = []
-    with output() as report:
-        answers = each(
-            [target.url for target in targets],
-            lambda url: act(url, path, token, timeout=timeout),
-            at_once=ASKED_MAX,
+def _restart(arguments: argparse.Namespace) -> int:
+    """Restart the instances of this machine, until one of them fails; return 1 then."""
+    targets = [one for one in read_targets(arguments.targets) if not one.is_down]
+    own = [target for target in targets if is_local(target)]
+    if arguments.print:
+        for line in _elsewhere([one for one in targets if one not in own]):
+            print_line(line)
+        return EXIT_OK
+    if not own:
+        raise ConfigError(
+            "no instance of the list is on this machine; --print shows the commands for"
+            " the other machines"
         )
-        for target, (_, answer) in zip(targets, answers, strict=True):
-            if isinstance(answer, InstanceError):
-                failed.append(f"failed: {target.name}: {answer.reason}")
-            else:
-                report(f"{target.name}: {answer}")
-        for line in failed:
-            report(line)
-        done = len(targets) - len(failed)
-        again = "; run it again for the others" if failed else ""
-        report(f"{verb} {done} of {counted(len(targets), 'instance')}{again}")
-    return EXIT_FAILED if failed else EXIT_OK
+    with output() as report:
+        for done, target in enumerate(own):
+            try:
+                took = restart(target, arguments.timeout)
+            except InstanceError as error:
+                report(f"failed: {error}")
+                left = counted(len(own) - done - 1, "instance")
+                report(f"restarted {done} of {len(own)}; {left} left as before")
+                return EXIT_FAILED
+            report(f"{target.name}: ready after {took:.1f} s")
+            sys.stdout.flush()
+        report(f"restarted {counted(len(own), 'instance')}")
+    return EXIT_OK
+
+
+def _elsewhere(targets: Sequence[Target]) -> Iterator[str]:
+    """Yield a command for each machine."""
+    machines: dict[str, list[str]] = {}
+    for target in targets:
+        where = urlsplit(target.url)
+        machines.setdefault(where.hostname or "", []).append(where.netloc)
+    for host, names in machines.items():
+        yield shlex.join(
+            ["ssh", host, "sudo", "volcache", "cluster", "restart", *names]
+        )
 
 
 def _confirm(what: str, arguments: argparse.Namespace) -> None:
@@ -281,200 +296,40 @@ def _run(arguments: argparse.Namespace) -> int:
     return EXIT_OK if is_good else EXIT_FAILED
 
 
-# --- Arguments ---------------------------------------------------------------------
+# --- The command -------------------------------------------------------------------
 
-
-def add_targets(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for `read_targets`, behind all other positional ones."""
-    parser.add_argument(
-        "targets",
-        nargs="*",
-        metavar="TARGET",
-        help="nginx's list of instances, a file with an address in each line, an"
-        " inventory (.toml), or addresses: HOST:PORT or URL (default: the variable"
-        f" {TARGETS}, else {INSTANCES_DEFAULT})",
-    )
-
-
-def _add_timeout(
-    parser: argparse.ArgumentParser, timeout: float = TIMEOUT_SECONDS
-) -> None:
-    parser.add_argument(
-        "--timeout",
-        type=seconds(_SECONDS_MAX),
-        default=timeout,
-        metavar="SECONDS",
-        help="for each instance; all are asked at the same time (default: %(default)g)",
-    )
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def _add_status(parser: argparse.ArgumentParser) -> None:
-    add_targets(parser)
-    _add_timeout(parser)
-    parser.add_argument(
-        "--problems", action="store_true", help="list only those that are not healthy"
-    )
-    _add_json(parser)
-
-
-def _add_top(parser: argparse.ArgumentParser) -> None:
-    add_targets(parser)
-    _add_timeout(parser, _TOP_SECONDS)
-    parser.add_argument(
-        "--interval",
-        type=seconds(_SECONDS_MAX),
-        default=_TOP_SECONDS,
-        metavar="SECONDS",
-        help="between two reports (default: %(default)g)",
-    )
-    parser.set_defaults(json=False, problems=False)  # For one report.
-
-
-def _add_action(parser: argparse.ArgumentParser) -> None:
-    add_targets(parser)
-    _add_timeout(parser, ACTION_TIMEOUT_SECONDS)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--dry-run", action="store_true", help="change nothing")
-    add_token_file(parser)
-
-
-def _add_purge(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prefix", metavar="PREFIX", help="what the keys begin with")
-    _add_action(parser)
-
-
-def _add_check(parser: argparse.ArgumentParser) -> None:
-    add_targets(parser)
-    _add_timeout(parser)
-    _add_json(parser)
-
-
-def _add_inventory(parser: argparse.ArgumentParser, folder: str) -> None:
-    parser.add_argument("folder", metavar="DIR", help=folder)
-    parser.add_argument(
-        "-i",
-        "--inventory",
-        required=True,
-        metavar="FILE",
-        help="the machines, disks, ports and weights (TOML)",
-    )
-
-
-def _add_render(parser: argparse.ArgumentParser) -> None:
-    _add_inventory(parser, "the folder to write; other files in it are not touched")
-    parser.add_argument(
-        "--diff",
-        action="store_true",
-        help="change nothing; print what would change, and exit with 1 if anything would",
-    )
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    _add_inventory(parser, "a folder for the mount points and logs; created if needed")
-    parser.add_argument(
-        "--machine",
-        action="append",
-        metavar="NAME",
-        help="only that one (default: all)",
-    )
-    parser.add_argument(
-        "--config", metavar="CONFIG", help="settings file of all instances"
-    )
-
-
-_STATUS: Final = """\
-Rates, hit ratio and p99 (of GETs) are those since the start of an instance; "top" shows
-those since its previous report. Lines are cut off at the width of the terminal, and are
-complete in a pipe.
-
-exit code: 0 all instances are healthy; 1 at least one is not; 2 a wrong argument or list
-"""
-_ACTION: Final = """\
-Asks for confirmation. If some instances fail, the others continue.
-
-exit code: 0 all instances have done it; 1 at least one has not; 2 a wrong argument or list,
-no token, or not confirmed: no instance was changed
-"""
-_CHECK: Final = """\
-Finds instances that do not answer, that are in the list twice, whose version or settings
-differ from those of the others, whose weight does not fit their capacity, and whose clock
-is more than 3 seconds off.
-
-exit code: 0 nothing was found; 1 something was; 2 a wrong argument or list
-"""
-_RENDER: Final = """\
-Writes nginx's list of instances, targets for Prometheus, and for each machine files for
-systemd and a script that installs them and enables the instances. Files that are right
-are not written again; those of a machine that has left the inventory are removed.
-
-exit code: 0 done; 1 a file cannot be written, or with --diff something would change;
-2 a wrong argument or inventory
-example:
-  volcache cluster render rendered --inventory inventory.toml --diff
-"""
-_RUN: Final = """\
-All instances listen on the addresses of the inventory, which this machine needs to have.
-Their files are in DIR/MACHINE/PORT, and their logs in DIR/MACHINE/PORT.log.
-"""
-_EPILOG: Final = """\
-examples:
-  volcache cluster status
-  volcache cluster top inventory.toml
-  volcache cluster purge tiles/12/ http://10.0.0.7:1234 http://10.0.0.8:1234
-"""
-_SUBCOMMANDS: Final[
-    tuple[tuple[str, Run, Callable[[argparse.ArgumentParser], None], str, str], ...]
-] = (
-    ("status", _status, _add_status, "Show all instances, the worst first.", _STATUS),
-    ("top", _top, _add_top, "Show them again and again, until q or Ctrl-C.", ""),
-    ("flush", _flush, _add_action, "Remove everything from all instances.", _ACTION),
-    (
-        *("purge", _purge, _add_purge),
-        "Invalidate all keys with a prefix, on all instances.",
-        _ACTION,
-    ),
-    (
-        *("check-config", _check_config, _add_check),
-        "Compare the instances with each other.",
-        _CHECK,
-    ),
-    (
-        *("render", _render, _add_render),
-        "Write the files that an inventory stands for.",
-        _RENDER,
-    ),
-    ("run", _run, _add_run, "Run an inventory on this machine, for a trial.", _RUN),
+_SUBCOMMANDS: Final = tuple(
+    command(f"cluster {name}", run)
+    for name, run in {
+        "status": _status,
+        "top": _top,
+        "flush": _flush,
+        "restart": _restart,
+        "check-config": _check_config,
+        "render": _render,
+        "run": _run,
+    }.items()
 )
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
     subs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, run, add_arguments, text, epilog in _SUBCOMMANDS:
+    for one in _SUBCOMMANDS:
         sub = subs.add_parser(
-            name,
-            help=text,
-            description=text,
-            epilog=epilog,
+            one.name.split()[1],
+            help=one.text,
+            description=one.text,
+            epilog=one.epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        sub.set_defaults(run_cluster=run)
-        add_arguments(sub)
+        sub.set_defaults(run_cluster=one.run)
+        one.add_arguments(sub)
 
 
 def _run_subcommand(arguments: argparse.Namespace) -> int:
-    run: Run = arguments.run_cluster
+    run: Callable[[argparse.Namespace], int] = arguments.run_cluster
     return run(arguments)
 
 
-COMMAND: Final = Command(
-    name="cluster",
-    text="Show, compare, change or set up all instances of a cluster.",
-    epilog=_EPILOG,
-    add_arguments=_add_arguments,
-    run=_run_subcommand,
-)
+COMMAND: Final = command("cluster", _run_subcommand, _add_arguments)

@@ -6,8 +6,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from volcache.cli.cluster import add_targets
-from volcache.cli.command import EXIT_OK, Command, output, seconds
+from volcache.cli.command import EXIT_OK, command, output
 from volcache.errors import ConfigError
 from volcache.fleet.collector import FleetCollector
 from volcache.text import counted
@@ -16,36 +15,9 @@ if TYPE_CHECKING:
     import argparse
 
 _INTERVAL_MIN: Final = 1.0
-_INTERVAL_MAX: Final = 3600.0
 _TIMEOUT_SECONDS: Final = 3.0
 _WINDOW_SECONDS: Final = 60.0  # What rates, ratios and p99 are about.
 _DRAIN_SECONDS: Final = 1.0
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the instances and where to listen."""
-    add_targets(parser)
-    parser.add_argument(
-        "--listen",
-        default="127.0.0.1:8090",
-        metavar="ADDRESS:PORT",
-        help="where the page is; port 0 picks a free one (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a name under which the page is opened, besides localhost and addresses;"
-        " may be repeated",
-    )
-    parser.add_argument(
-        "--interval",
-        type=seconds(_INTERVAL_MAX, least=_INTERVAL_MIN),
-        default=5.0,
-        metavar="SECONDS",
-        help="time between two polls of an instance (default: %(default)g)",
-    )
 
 
 def _dashboard(arguments: argparse.Namespace) -> int:
@@ -74,7 +46,7 @@ def _dashboard(arguments: argparse.Namespace) -> int:
     collector = FleetCollector(
         arguments.targets,
         timeout=_TIMEOUT_SECONDS,
-        interval=arguments.interval,
+        interval=max(_INTERVAL_MIN, arguments.interval),
         window=_WINDOW_SECONDS,
     )
     app = Dashboard(collector, hosts=[*arguments.host, host])
@@ -92,22 +64,4 @@ def _dashboard(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-_EPILOG: Final = """\
-The page shows all instances, the worst first, and the page of each. The browser needs no
-access to the instances. Everyone who reaches the address can read the figures; nothing
-can be changed. A file with instances is read again when it changes. SIGTERM and Ctrl-C end
-it.
-
-examples:
-  volcache dashboard
-  volcache dashboard inventory.toml --interval 10
-  volcache dashboard 10.0.0.7:1234 10.0.0.8:1234 --listen 127.0.0.1:9000
-"""
-
-COMMAND: Final = Command(
-    name="dashboard",
-    text="Serve a page that shows all instances of a cluster.",
-    epilog=_EPILOG,
-    add_arguments=_add_arguments,
-    run=_dashboard,
-)
+COMMAND: Final = command("dashboard", _dashboard)

@@ -19,6 +19,7 @@ import pytest
 from support.background import in_background
 from support.command_line import CommandProcess, Run
 from support.fake_fleet import fake_fleet, free_address, is_healthy
+from support.scripted_server import ScriptedServer, answering, value
 from support.stats_server import StatsServer
 from support.tables import each_row
 from support.waiting import wait_until
@@ -128,7 +129,7 @@ def test_top_ends_with_q(
     assert "\x1b[3" not in shown.getvalue()
 
 
-def test_an_action_is_done_on_all_instances(
+def test_a_flush_is_done_on_all_instances(
     fleet: list[StatsServer], run: Run, tmp_path: Path
 ) -> None:
     """Also if some fail: those are listed last, and the exit code is 1."""
@@ -136,27 +137,19 @@ def test_an_action_is_done_on_all_instances(
     down = free_address()
     first, second = fleet
     first.reply = (409, "the list is full")
-    named = [first.name, down, second.name, "--yes"]
-    for words, path in (
-        (["flush"], "/-/flush"),
-        (["purge", "a b/"], "/-/purge?prefix=a%20b/"),
-        (["purge", "a", "--dry-run"], "/-/purge?prefix=a&dry-run"),
-    ):
-        options = ["--token-file", tmp_path / "token"]
-        code, out, _ = run("cluster", *words, *named, *options)
-        assert first.told.pop() == second.told.pop() == f"{path} Bearer secret"
-        assert first.told == second.told == []
-        *lines, last = out.splitlines()
-        assert lines == [
-            f"{second.name}: done",
-            f"failed: {first.name}: 409 the list is full",
-            f"failed: {down}: Connection refused",
-        ]
-        assert last.endswith(" 1 of 3 instances; run it again for the others")
-        assert code == 1
+    options = ["--yes", "--token-file", tmp_path / "token"]
+    code, out, _ = run("cluster", "flush", first.name, down, second.name, *options)
+    assert first.told == second.told == ["/-/flush Bearer secret"]
+    assert out.splitlines() == [
+        f"{second.name}: done",
+        f"failed: {first.name}: 409 the list is full",
+        f"failed: {down}: Connection refused",
+        "flushed 1 of 3 instances; run it again for the others",
+    ]
+    assert code == 1
 
 
-def test_an_action_needs_a_confirmation(
+def test_a_flush_needs_a_confirmation(
     fleet: list[StatsServer],
     names: list[str],
     run: Run,
@@ -255,3 +248,77 @@ def test_signal_ends_the_dashboard_with_exit_code_0(number: signal.Signals) -> N
         assert dashboard.wait() == 0
         found = (dashboard.stdout, dashboard.stderr)
         assert found == (f"dashboard of 1 instance at http://{name}/\n", "")
+
+
+SYSTEMCTL = """#!/bin/sh
+echo "$@" >> "$LOG"
+if [ "$2" = "volcache@$BAD.service" ]; then echo "Job failed." >&2; exit 3; fi
+"""
+
+
+@pytest.fixture
+def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a systemctl on the PATH, which fails for the port BAD; return its log."""
+    program = tmp_path / "bin" / "systemctl"
+    program.parent.mkdir()
+    program.write_text(SYSTEMCTL)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("LOG", str(tmp_path / "log"))
+    return tmp_path / "log"
+
+
+def test_restart_waits_until_each_instance_is_ready(
+    systemctl: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other; the first that fails is the last, with the reason."""
+    asked: list[str] = []
+
+    def ready(name: str, request: bytes) -> bytes:
+        assert request.startswith(b"GET /-/ready ")
+        asked.append(name)
+        answer = b"HTTP/1.1 503 x\r\nContent-Length: 5\r\n\r\nsoon\n"
+        return value(b"ready\n") if asked.count(name) % 3 == 0 else answer
+
+    with (
+        ScriptedServer(answering(partial(ready, "a"))) as a,
+        ScriptedServer(answering(partial(ready, "b"))) as b,
+        ScriptedServer(answering(partial(ready, "c"))) as c,
+    ):
+        names = [a.name, b.name, c.name]
+        ports = [name.partition(":")[2] for name in names]
+        code, out, _ = run("cluster", "restart", *names, "192.0.2.1:1")
+        assert [line.split(" after ")[0] for line in out.splitlines()] == [
+            *(f"{name}: ready" for name in names),
+            "restarted 3 instances",
+        ]
+        assert (code, asked) == (0, [*"aaabbbccc"])
+        units = [f"restart volcache@{port}.service" for port in ports]
+        assert systemctl.read_text().splitlines() == units
+        monkeypatch.setenv("BAD", ports[1])
+        code, out, _ = run("cluster", "restart", *names)
+        assert (code, out.splitlines()[1:]) == (
+            1,
+            [
+                f"failed: {names[1]}: systemctl {units[1]}: exit code 3: Job failed.",
+                "restarted 1 of 3; 1 instance left as before",
+            ],
+        )
+        assert systemctl.read_text().splitlines() == [*units, *units[:2]]
+        found = run("cluster", "restart", names[2], "--timeout", "0.01")
+        assert (found.code, "not ready within 0.01 s: soon; see" in found.out) == (
+            1,
+            True,
+        )
+
+
+def test_restart_tells_what_to_do_on_other_machines(systemctl: Path, run: Run) -> None:
+    """With --print, nothing is restarted."""
+    names = ["192.0.2.1:1", "127.0.0.1:1", "192.0.2.1:2", "h.invalid:1"]
+    assert run("cluster", "restart", "--print", *names).lines == [
+        "ssh 192.0.2.1 sudo volcache cluster restart 192.0.2.1:1 192.0.2.1:2",
+        "ssh h.invalid sudo volcache cluster restart h.invalid:1",
+    ]
+    found = run("cluster", "restart", names[0])
+    assert (found.code, "no instance of the list is on this" in found.err) == (2, True)
+    assert not systemctl.exists()
