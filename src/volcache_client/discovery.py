@@ -38,6 +38,14 @@ _IGNORED: Final = ("max_fails", "fail_timeout", "max_conns", "slow_start", "down
 _HOST_WITHOUT_PORT: Final = re.compile(r"[^:/\[\]]+|\[[^\]]*\]")
 
 
+class Server(NamedTuple):
+    """A node as a file names it."""
+
+    name: str
+    weight: int
+    is_down: bool  # nginx asks it nothing.
+
+
 class _View(NamedTuple):
     """Nodes and their ring; replaced as a whole."""
 
@@ -249,8 +257,13 @@ def parse_list(listed: Any) -> list[tuple[Address, int]]:  # noqa: ANN401 - It i
 
 
 def read_file(path: Path) -> list[tuple[str, int]]:
+    """Return the addresses and weights in a file; see `read_servers`."""
+    return [(server.name, server.weight) for server in read_servers(path)]
+
+
+def read_servers(path: Path) -> list[Server]:
     """
-    Return the addresses and weights in a file.
+    Return the nodes in a file.
 
     Raises:
         DiscoveryError: It cannot be read.
@@ -262,7 +275,7 @@ def read_file(path: Path) -> list[tuple[str, int]]:
         raise DiscoveryError(f"the list of nodes: {error}") from error
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(f"{path}: not UTF-8: {error}") from None
-    listed = []
+    listed: list[Server] = []
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         is_last = number == len(lines)
@@ -275,7 +288,7 @@ def read_file(path: Path) -> list[tuple[str, int]]:
     return listed
 
 
-def _read_line(line: str, *, is_last: bool) -> list[tuple[str, int]]:
+def _read_line(line: str, *, is_last: bool) -> list[Server]:
     """Return the nodes in a line; the last has no newline."""
     *complete, rest = line.split(";")
     found = [_read_words(words) for part in complete if (words := part.split())]
@@ -289,7 +302,7 @@ def _read_line(line: str, *, is_last: bool) -> list[tuple[str, int]]:
     return [*found, _read_words(words)]
 
 
-def _read_words(words: list[str]) -> tuple[str, int]:
+def _read_words(words: list[str]) -> Server:
     """Return the node of `server`, which may be missing, a name and its parameters."""
     name, *parameters = words
     if name == "server":
@@ -299,7 +312,8 @@ def _read_words(words: list[str]) -> tuple[str, int]:
         if _HOST_WITHOUT_PORT.fullmatch(name):
             name = f"http://{name}"  # nginx takes port 80, and hashes it without.
     parse_address(name)  # Here, so that the error names the line.
-    return name_and_weight((name, _weight_in(parameters)))
+    name, weight = name_and_weight((name, _weight_in(parameters)))
+    return Server(name, weight, "down" in parameters)
 
 
 def _weight_in(parameters: list[str]) -> int:
