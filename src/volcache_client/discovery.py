@@ -38,7 +38,7 @@ _IGNORED: Final = ("max_fails", "fail_timeout", "max_conns", "slow_start", "down
 _HOST_WITHOUT_PORT: Final = re.compile(r"[^:/\[\]]+|\[[^\]]*\]")
 
 
-class Server(NamedTuple):
+class ListedNode(NamedTuple):
     """A node as a file names it."""
 
     name: str
@@ -261,7 +261,7 @@ def read_file(path: Path) -> list[tuple[str, int]]:
     return [(server.name, server.weight) for server in read_servers(path)]
 
 
-def read_servers(path: Path) -> list[Server]:
+def read_servers(path: Path) -> list[ListedNode]:
     """
     Return the nodes in a file.
 
@@ -275,7 +275,7 @@ def read_servers(path: Path) -> list[Server]:
         raise DiscoveryError(f"the list of nodes: {error}") from error
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(f"{path}: not UTF-8: {error}") from None
-    listed: list[Server] = []
+    listed: list[ListedNode] = []
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         is_last = number == len(lines)
@@ -288,7 +288,7 @@ def read_servers(path: Path) -> list[Server]:
     return listed
 
 
-def _read_line(line: str, *, is_last: bool) -> list[Server]:
+def _read_line(line: str, *, is_last: bool) -> list[ListedNode]:
     """Return the nodes in a line; the last has no newline."""
     *complete, rest = line.split(";")
     found = [_read_words(words) for part in complete if (words := part.split())]
@@ -302,7 +302,7 @@ def _read_line(line: str, *, is_last: bool) -> list[Server]:
     return [*found, _read_words(words)]
 
 
-def _read_words(words: list[str]) -> Server:
+def _read_words(words: list[str]) -> ListedNode:
     """Return the node of `server`, which may be missing, a name and its parameters."""
     name, *parameters = words
     if name == "server":
@@ -313,7 +313,7 @@ def _read_words(words: list[str]) -> Server:
             name = f"http://{name}"  # nginx takes port 80, and hashes it without.
     parse_address(name)  # Here, so that the error names the line.
     name, weight = name_and_weight((name, _weight_in(parameters)))
-    return Server(name, weight, "down" in parameters)
+    return ListedNode(name, weight, "down" in parameters)
 
 
 def _weight_in(parameters: list[str]) -> int:
