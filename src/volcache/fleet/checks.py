@@ -27,8 +27,6 @@ WEIGHT_SHARE: Final = 0.1  # A capacity per unit of weight may differ by this mu
 _NAMES_MAX: Final = 5  # Instances that a finding names.
 _SHOWN_MAX: Final = 60  # Characters of a value.
 _VOTERS_MIN: Final = 3  # With fewer clocks, ours decides.
-# In `/-/stats` of every version.
-_BASIC: Final = ("eviction", "sync_mode", "volume_size", "volume_num")
 # Settings that instances have of their own.
 _OWN: Final = frozenset(
     {"ip", "port", "mount_point", "log_file", "log_access", "ring_self"}
@@ -104,9 +102,8 @@ def _settings(seen: Sequence[_Seen]) -> Iterator[Finding]:
     weights = {one.target.name: one.target.weight for one in seen}
     for one in seen:
         settings = at(one.stats, "settings")
-        if not isinstance(settings, dict):
-            settings = {name: at(one.stats, "store", name) for name in _BASIC}
-        known[one.target.name] = {str(k): v for k, v in settings.items()}
+        if isinstance(settings, dict):
+            known[one.target.name] = {str(k): v for k, v in settings.items()}
     names = dict.fromkeys(name for found in known.values() for name in found)
     for name in names:
         if name in _OWN:

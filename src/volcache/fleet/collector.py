@@ -41,10 +41,6 @@ _ERRORS_STEP_SECONDS: Final = 60.0
 _TEXT_MAX: Final = 200
 _NUMBER_MAX: Final = float(1 << 63)
 _NEVER: Final = float("inf")
-# What `health_of` compares with an earlier time.
-_ERRORS: Final = (
-    *("write_errors", "read_errors", "sync_errors", "index_errors", "damaged_records"),
-)
 
 
 class Tally(NamedTuple):
@@ -212,14 +208,13 @@ class Watched:
             samples.popleft()
 
     def _keep_errors(self, stats: Stats, now: float) -> None:
-        """Keep the counters of errors, once a minute."""
+        """Keep what `health_of` compares with, once a minute."""
         kept = self._compared
         if kept and at(kept[-1][1], "started") != at(stats, "started"):
             kept.clear()
         if not kept or kept[-1][0] <= now - _ERRORS_STEP_SECONDS:
             reduced = {
                 "started": at(stats, "started"),
-                "store": {name: at(stats, "store", name) for name in _ERRORS},
                 "requests": {"by": at(stats, "requests", "by")},
                 "memcache": {"by": at(stats, "memcache", "by")},
             }

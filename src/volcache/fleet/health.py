@@ -1,7 +1,7 @@
 """
 What matters most about an instance, as one sentence.
 
-The numbers may come from an older version: what is missing in them is not judged.
+What is missing in the numbers is not judged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ RECENT_SECONDS: Final = 300.0
 REMARK_SECONDS: Final = 86400.0
 ERROR_SHARE: Final = 0.01  # of all answers
 DESCRIPTOR_SHARE: Final = 0.8  # of the limit
-_SERVER_ERROR: Final = 500
 _PROBLEM_MAX: Final = 200  # Characters; what an instance answers may be anything.
 # Kind of error: the counter in `store`, what it is called, how bad a recent one is.
 _ERRORS: Final = (
@@ -53,7 +52,7 @@ def health_of(stats: Stats | InstanceError, before: Stats | None = None) -> Heal
 
     Args:
         stats: Its numbers, or why there are none.
-        before: Its numbers at an earlier time: errors since then are recent ones.
+        before: Its numbers at an earlier time: failures since then count.
     """
     if isinstance(stats, InstanceError):
         return Health(DOWN, "down", one_line(stats.reason, _PROBLEM_MAX))
@@ -67,12 +66,11 @@ def _found(stats: Stats, before: Stats | None) -> Iterator[Health]:
     """Yield everything that there is to say, the most important of equals first."""
     yield from _readiness(stats)
     yield from _disk(stats)
-    yield from _errors(stats, before)
+    yield from _errors(stats)
     yield from _damage_at_start(stats)
     yield from _hot_tier(stats)
     yield from _misdirected(stats)
     yield from _answers(stats, before)
-    yield from _commands(stats, before)
     yield from _descriptors(stats)
     yield Health(HEALTHY, "ok", "")
 
@@ -96,29 +94,20 @@ def _disk(stats: Stats) -> Iterator[Health]:
         yield _ill(WARNING, f"the disk has space for {space:,.0f} of {volumes}")
 
 
-def _errors(stats: Stats, before: Stats | None) -> Iterator[Health]:
-    """Tell of errors of the disk: when the last one was, or how many there are."""
-    now = number(stats, "now")
+def _errors(stats: Stats) -> Iterator[Health]:
+    """Tell of errors of the disk, and when the last one was."""
     for kind, counter, noun, severity in _ERRORS:
-        count = number(stats, "store", counter)
-        grown = count - number(before, "store", counter) if before else 0
-        if not count:
-            continue
         last = at(stats, "store", "last_errors", kind)
-        if _is_number(last):
-            age = max(0.0, now - float(last))
-            text = f"{counted(int(count), noun, ',')}, the last {span(age)} ago"
-            what = at(stats, "store", "last_error_texts", kind)
-            text += f": {what}" if isinstance(what, str) and what else ""
-            if age <= RECENT_SECONDS:
-                yield _ill(severity, text)
-            elif age <= REMARK_SECONDS:
-                yield _ill(WARNING, text)
-        elif grown > 0:
-            yield _ill(severity, f"{counted(int(grown), noun, ',')} just now")
-        else:
-            up = span(number(stats, "uptime_seconds"))
-            text = f"{counted(int(count), noun, ',')} since its start {up} ago"
+        if not _is_number(last):
+            continue
+        age = max(0.0, number(stats, "now") - float(last))
+        count = counted(int(number(stats, "store", counter)), noun, ",")
+        text = f"{count}, the last {span(age)} ago"
+        what = at(stats, "store", "last_error_texts", kind)
+        text += f": {what}" if isinstance(what, str) and what else ""
+        if age <= RECENT_SECONDS:
+            yield _ill(severity, text)
+        elif age <= REMARK_SECONDS:
             yield _ill(WARNING, text)
 
 
@@ -159,49 +148,39 @@ def _misdirected(stats: Stats) -> Iterator[Health]:
 
 
 def _answers(stats: Stats, before: Stats | None) -> Iterator[Health]:
-    """Tell of answers 5xx: of those since the earlier time, or since the start."""
-    now, then = _by_status(stats), _by_status(before) if before else {}
-    grown = {status: max(0, n - then.get(status, 0)) for status, n in now.items()}
-    total = sum(grown.values())
-    failed = {s: n for s, n in grown.items() if s >= _SERVER_ERROR and n}
-    share = sum(failed.values()) / total if total else 0.0
+    """Tell of failures, as a share of all since the earlier time, or since the start."""
+    when = "" if before else " since its start"
+    share, statuses = _failed(stats, before, "requests", "status")
     if share > ERROR_SHARE:
-        statuses = ", ".join(str(status) for status in sorted(failed))
-        when = "" if before else " since its start"
         yield _ill(WARNING, f"{share:.1%} of requests{when} are answered {statuses}")
+    share, _ = _failed(stats, before, "memcache", "result")
+    if share > ERROR_SHARE:
+        yield _ill(WARNING, f"{share:.1%} of memcached commands{when} failed")
 
 
-def _by_status(stats: Stats) -> dict[int, int]:
-    """Return the number of answers by status."""
-    found: dict[int, int] = {}
-    rows = at(stats, "requests", "by")
+def _failed(
+    stats: Stats, before: Stats | None, part: str, column: str
+) -> tuple[float, str]:
+    """Return the share of failures, and which there were."""
+    now, then = _counts(stats, part, column), _counts(before, part, column)
+    grown = {value: max(0.0, n - then.get(value, 0)) for value, n in now.items()}
+    failed = {
+        value: n
+        for value, n in grown.items()
+        if n and (value == "failed" or (value.isdecimal() and int(value) >= 500))  # noqa: PLR2004
+    }
+    share = sum(failed.values()) / (sum(grown.values()) or 1)
+    return share, ", ".join(sorted(failed))
+
+
+def _counts(stats: Stats | None, part: str, column: str) -> dict[str, float]:
+    """Return how many there were, by a column of a table."""
+    found: dict[str, float] = {}
+    rows = at(stats, part, "by")
     for row in rows if isinstance(rows, list) else []:
-        status, count = at(row, "status"), at(row, "count")
-        if isinstance(status, int) and _is_number(count):
-            found[status] = found.get(status, 0) + int(count)
+        value = str(at(row, column))
+        found[value] = found.get(value, 0) + number(row, "count")
     return found
-
-
-def _commands(stats: Stats, before: Stats | None) -> Iterator[Health]:
-    """Tell of commands of memcached clients that failed, as `_answers` does."""
-    total, failed = _failed_commands(stats)
-    if before:
-        total_then, failed_then = _failed_commands(before)
-        total, failed = total - total_then, failed - failed_then
-    if total > 0 and failed / total > ERROR_SHARE:
-        when = "" if before else " since its start"
-        share = f"{failed / total:.1%}"
-        yield _ill(WARNING, f"{share} of memcached commands{when} failed")
-
-
-def _failed_commands(stats: Stats) -> tuple[float, float]:
-    """Return the number of commands, and of those that failed."""
-    rows = at(stats, "memcache", "by")
-    known = rows if isinstance(rows, list) else []
-    failed = [row for row in known if at(row, "result") == "failed"]
-    return sum(number(row, "count") for row in known), sum(
-        number(row, "count") for row in failed
-    )
 
 
 def _descriptors(stats: Stats) -> Iterator[Health]:

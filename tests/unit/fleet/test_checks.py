@@ -68,16 +68,12 @@ def test_settings_that_differ_are_named_with_the_instances() -> None:
     assert len(second.instances) == 7
 
 
-def test_versions_that_do_not_tell_their_settings_are_compared_as_well() -> None:
-    """By what the store tells."""
+def test_versions_are_compared() -> None:
+    """Each is named."""
     two = seen(2)
-    for one in two:
-        del stats_of(one)["settings"]
     stats_of(two[1])["version"] = "0.0.9"
-    stats_of(two[1])["store"]["sync_mode"] = "none"
     assert texts(check(two)) == [
-        'version differs: "0.1.0" on 1 of 2, but "0.0.9" on i1',
-        'sync_mode differs: "periodic" on 1 of 2, but "none" on i1',
+        'version differs: "0.1.0" on 1 of 2, but "0.0.9" on i1'
     ]
 
 

@@ -122,19 +122,17 @@ def test_instance_that_the_list_excludes_is_no_problem_if_it_is_down() -> None:
         )
 
 
-def test_errors_since_an_earlier_poll_are_recent_ones() -> None:
-    """For instances that do not tell the time of their last error."""
-    before, after = busy(1, 0), busy(1, 0)
+def test_failures_since_an_earlier_poll_count() -> None:
+    """Those since the start do not matter for long."""
+    before, after = busy(1, 0), busy(99, 0)
     after["started"] = before["started"]
-    for stats, errors in ((before, 5), (after, 7)):
-        del stats["store"]["last_errors"]
-        stats["store"]["read_errors"] = errors
+    row = {"method": "GET", "status": 500, "count": 50}
+    for stats in (before, after):
+        stats["requests"]["by"].append(row)
     one = watched("a", before)
-    assert one.health.state == "warning"
+    assert "requests since its start are answered 500" in one.health.problem
     tell(one, after, 1010.0)
-    assert (one.health.state, one.health.problem) == (
-        *("degraded", "2 read errors just now"),
-    )
+    assert one.health.state == "ok"
 
 
 def test_all_instances_are_asked_at_the_same_time() -> None:

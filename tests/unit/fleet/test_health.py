@@ -66,21 +66,13 @@ def test_an_error_matters_less_with_time() -> None:
     assert found.problem == "1 write error, the last 4 s ago: no space?"
 
 
-def test_without_the_time_of_an_error_its_count_is_compared() -> None:
-    """One that has grown since the poll before is recent."""
-    before, now = stats_of(read_errors=1), stats_of(read_errors=3)
-    assert health_of(now, before)[:2] == (DEGRADED, "degraded")
-    assert health_of(now, before).problem == "2 read errors just now"
-    assert health_of(now)[:2] == (WARNING, "warning")
-    assert health_of(now).problem == "3 read errors since its start 1 h 0 min ago"
-    before["started"] -= 1
-    assert health_of(now, before).severity == WARNING
-
-
 def test_damage_is_a_warning() -> None:
     """Values were lost, and others are served."""
     for store, problem in (
-        ({"damaged_records": 1}, "1 damaged record since"),
+        (
+            {"damaged_records": 1, "last_errors": {"damaged": NOW}},
+            "1 damaged record, the last",
+        ),
         ({"recovery": {"meta_lost": True}}, "META.txt was lost"),
         ({"recovery": {"damaged": 2}}, "2 damaged places at its start"),
     ):
