@@ -152,22 +152,17 @@ class UnexpectedAnswerError(AnswerError):
     is_outage = True
 
 
-_DENIED: Final = {401, 403}
-_REFUSED: Final = {400, 405, 411, 414, 416, 417, 421, 431, 501, 505}
-_UNAVAILABLE: Final = {408, 429, 500, 502, 503, 504}
+_KINDS: Final[dict[int, type[AnswerError]]] = {
+    **dict.fromkeys((401, 403), AccessDeniedError),
+    **dict.fromkeys(
+        (400, 405, 411, 414, 416, 417, 421, 431, 501, 505), RefusedRequestError
+    ),
+    **dict.fromkeys((408, 429, 500, 502, 503, 504), UnavailableError),
+    413: RefusedValueError,
+    507: NotStoredError,
+}
 
 
 def error_of(node: str, status: int, body: bytes) -> AnswerError:
     """Return the error for an answer that is not a success."""
-    kind: type[AnswerError] = UnexpectedAnswerError
-    if status in _DENIED:
-        kind = AccessDeniedError
-    elif status in _REFUSED:
-        kind = RefusedRequestError
-    elif status in _UNAVAILABLE:
-        kind = UnavailableError
-    elif status == 413:  # noqa: PLR2004
-        kind = RefusedValueError
-    elif status == 507:  # noqa: PLR2004
-        kind = NotStoredError
-    return kind(node, status, body)
+    return _KINDS.get(status, UnexpectedAnswerError)(node, status, body)

@@ -112,31 +112,6 @@ async def test_a_cancelled_caller_ends_nothing_for_the_others(cancelled: int) ->
         assert make.calls == 1
 
 
-async def test_a_first_caller_that_is_cancelled_while_it_looks_is_followed_by_another() -> (
-    None
-):
-    """The others look again."""
-    gate = asyncio.Event()
-    memory = Memory()
-
-    async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
-        if len(server.heard) == 1:
-            await gate.wait()
-        await memory(heard, writer)
-
-    async with RawServer(script) as server, client_of(server) as client:
-        first, *others = [
-            asyncio.create_task(client.get_or_set("a", lambda: b"made"))
-            for _ in range(5)
-        ]
-        await until(lambda: server.heard, "the look")
-        first.cancel()
-        assert await asyncio.gather(*others) == [b"made"] * 4
-        assert first.cancelled()
-        assert client.stats().made == 1
-        gate.set()
-
-
 async def test_the_last_caller_that_is_cancelled_ends_the_making_and_the_lease() -> (
     None
 ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import io
 import os
 import re
@@ -106,23 +105,6 @@ def numbers_of(client: Any) -> Any:
     """Return the numbers of the only node."""
     (numbers,) = client.stats().nodes.values()
     return numbers
-
-
-def public_methods(kind: type) -> dict[str, list[tuple[Any, ...]]]:
-    """Return the methods of a client with their parameters."""
-    return {
-        name: [
-            (one.name, one.kind, one.default)
-            for one in inspect.signature(method).parameters.values()
-        ]
-        for name, method in inspect.getmembers(kind, callable)
-        if not name.startswith("_") or name == "__init__"
-    }
-
-
-def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
-    """So that code is moved from threads to tasks by `await`."""
-    assert public_methods(Client) == public_methods(AsyncClient)
 
 
 # --- Answers ----------------------------------------------------------------------------

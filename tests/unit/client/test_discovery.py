@@ -249,17 +249,6 @@ def test_weight_that_changes_moves_keys(file: Path) -> None:
     assert sum(setup.nodes.of(key).name == "b:1" for key in keys) > 3 * before
 
 
-def test_ring_is_computed_only_for_another_list(file: Path) -> None:
-    """It takes a quarter of a second for a hundred nodes."""
-    setup = Setup(file)
-    ring = setup.nodes._view.ring
-    setup.refresh()
-    assert setup.nodes._view.ring is ring
-    file.write_text("server b:1;\nserver a:1 weight=10;\n")
-    setup.refresh()
-    assert setup.nodes._view.ring is not ring
-
-
 def test_node_with_another_scheme_is_another_node() -> None:
     """Its connections and failures are not those of the one before."""
     lists = [["http://a:1"], ["https://a:1"]]

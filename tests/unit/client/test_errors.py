@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from http import HTTPStatus
 
 import pytest
 
@@ -69,15 +68,6 @@ def test_each_status_is_one_error() -> None:
             status,
             f"a:1: {status}",
         )
-
-
-def test_statuses_are_those_of_the_docstrings() -> None:
-    """Each number is there."""
-    for name, statuses in STATUSES.items():
-        text = str(getattr(errors, name).__doc__)
-        assert {
-            status for status in HTTPStatus if str(status.value) in text
-        } == statuses
 
 
 def test_first_line_of_the_answer_is_the_reason() -> None:

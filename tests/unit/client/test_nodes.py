@@ -125,21 +125,6 @@ def test_password_in_an_address_is_not_shown() -> None:
 # --- Health -----------------------------------------------------------------------------
 
 
-def test_backoff_doubles_up_to_its_limit_and_begins_again() -> None:
-    """With each probe that fails; an answer resets it."""
-    clock = Seconds()
-    node = make_node(clock)
-    for _ in range(2):
-        fail(node, FAILURES)
-        for seconds in (0.5, 1.0, 2.0, 4.0, 4.0, 4.0):
-            clock.now += SHORT * seconds
-            assert node.ask() == "no"
-            clock.now += (LONG - SHORT) * seconds
-            assert not probe(node, works=False)
-        clock.now += LONG * LAST
-        assert probe(node, works=True)
-
-
 def test_child_process_may_probe_a_node_that_its_parent_probes() -> None:
     """And takes no lock that another thread of the parent had."""
     clock = Seconds()

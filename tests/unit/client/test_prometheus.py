@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from math import inf
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest, parser
-from prometheus_client.openmetrics import exposition as open_exposition
-from prometheus_client.openmetrics import parser as open_parser
 
 from support.fetched import fetched_program
 from support.tables import each_row
@@ -132,13 +129,6 @@ def test_clients_are_distinguished_by_a_label() -> None:
     assert not [labels for _, labels in samples(registry) if "client=a" in labels]
 
 
-def test_second_collector_in_a_registry_is_refused() -> None:
-    """Its text would have each metric twice, which Prometheus refuses."""
-    registry = registry_of(Collector(Counted(), name="a"))
-    with pytest.raises(ValueError, match="Duplicated timeseries"):
-        registry.register(Collector(Counted(), name="b"))
-
-
 @each_row("name", ["", None, 1])
 def test_name_of_a_client_is_text(name: Any) -> None:
     """Not empty."""
@@ -151,26 +141,6 @@ def test_name_of_a_client_is_its_own() -> None:
     collector = Collector(Counted(), name="a")
     with pytest.raises(InvalidArgumentError, match="name='a' is that of a client"):
         collector.add(Counted(), name="a")
-
-
-def test_odd_names_are_escaped() -> None:
-    """Of a client."""
-    found = samples(registry_of(Collector(Counted(), name='a"\\\n')))
-    assert found["volcache_client_made_total", 'client=a"\\\n'] == 1
-
-
-def test_open_metrics_are_valid() -> None:
-    """The strict parser of the library accepts them."""
-    exposition: Any = open_exposition
-    strict: Any = open_parser
-    text = exposition.generate_latest(registry_of(Collector(Counted()))).decode()
-    families = {f.name: f for f in strict.text_string_to_metric_families(text)}
-    seconds = families["volcache_client_operation_seconds"]
-    assert seconds.type == "histogram"
-    assert {float(s.labels["le"]) for s in seconds.samples if "le" in s.labels} == {
-        *BUCKETS,
-        inf,
-    }
 
 
 def test_promtool_accepts_the_metrics() -> None:
