@@ -11,19 +11,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from volcache.embedded.cache import EmbeddedCache, Entry
+    from volcache.embedded.cache import EmbeddedCache
     from volcache.embedded.opening import open_cache as open  # noqa: A004 - As in dbm.
-    from volcache.embedded.serializers import Serializer
-    from volcache.errors import VolcacheError
     from volcache.version import __version__ as __version__
+    from volcache_client.errors import CacheError
+    from volcache_client.messages import Item, Stat
 
-__all__ = ["EmbeddedCache", "Entry", "Serializer", "VolcacheError", "open"]
+__all__ = ["CacheError", "EmbeddedCache", "Item", "Stat", "open"]
 
 _PLACES: Final = {
+    "CacheError": ("volcache_client.errors", "CacheError"),
     "EmbeddedCache": ("volcache.embedded.cache", "EmbeddedCache"),
-    "Entry": ("volcache.embedded.cache", "Entry"),
-    "Serializer": ("volcache.embedded.serializers", "Serializer"),
-    "VolcacheError": ("volcache.errors", "VolcacheError"),
+    "Item": ("volcache_client.messages", "Item"),
+    "Stat": ("volcache_client.messages", "Stat"),
     "__version__": ("volcache.version", "__version__"),
     "open": ("volcache.embedded.opening", "open_cache"),
 }

@@ -10,7 +10,7 @@ import requests
 import volcache
 from support.embedded import open_small
 from support.process import ServerProcess
-from volcache.errors import StoreLockedError
+from volcache.embedded.errors import StorageLockedError
 
 pytestmark = pytest.mark.integration
 
@@ -21,7 +21,7 @@ def test_server_and_python_read_what_the_other_has_stored(tmp_path: Path) -> Non
     with ServerProcess(tmp_path, settings=settings) as server:
         for key, body in (("a/b c.txt", b"1"), ("%C3%A9", b"2"), ("gone", b"3")):
             assert requests.put(f"{server.url}/{key}", body, timeout=30).ok
-        with pytest.raises(StoreLockedError, match="in use by another process"):
+        with pytest.raises(StorageLockedError, match="in use by another process"):
             open_small(tmp_path)
         assert server.terminate() == 0
         with volcache.open(tmp_path, capacity="32MiB", serializer="json") as cache:

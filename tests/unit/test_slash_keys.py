@@ -18,7 +18,6 @@ import pytest
 
 import volcache
 from volcache.cli.main import main
-from volcache.errors import BadKeyError
 from volcache_client import AsyncClient, Client
 from volcache_client.errors import InvalidArgumentError, InvalidKeyError
 
@@ -79,7 +78,7 @@ def test_prefix_of_a_client_is_a_part_of_the_key() -> None:
 def test_embedded_cache_refuses_it(tmp_path: Path) -> None:
     """Whatever is asked; nothing is stored."""
     with volcache.open(tmp_path / "cache", capacity="4MiB") as cache:
-        check_refused(cache, EMBEDDED, BadKeyError)
+        check_refused(cache, EMBEDDED, InvalidKeyError)
         assert list(cache) == []
 
 

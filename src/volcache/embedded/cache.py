@@ -1,57 +1,70 @@
 """
 `EmbeddedCache`: a store as a mapping, for all threads of one process.
 
-Atomic are the methods that read before they write: they hold the lock of the store, which
-every write takes. Reads take no lock; see `session.py` for how they and `close` keep out of
+Atomic are the methods that read before they write: they hold the lock of the session, as
+every write does. Reads take no lock; see `session.py` for how they and `close` keep out of
 each other's way.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import ItemsView, KeysView, MutableMapping, ValuesView
 from contextlib import contextmanager, suppress
 from functools import partial
+from io import BytesIO
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
+    BinaryIO,
     Final,
     NamedTuple,
     ParamSpec,
     Self,
+    TypeAlias,
     TypeVar,
     cast,
     overload,
 )
 
-from volcache.embedded.keys import checked_ttl, encode_key, encode_prefix
-from volcache.embedded.memoize import Memoized, key_of_call, name_of
-from volcache.embedded.single_flight import SingleFlight
-from volcache.errors import DiskFullError, StoreIOError
+from volcache.embedded.errors import translated
+from volcache.errors import VolcacheError
+from volcache_client.errors import (
+    InvalidArgumentError,
+    StorageError,
+)
+from volcache_client.headers import checked_etag, checked_type
+from volcache_client.keys import KEY_BYTES_MAX, checked_ttl, encode_key, encode_prefix
+from volcache_client.memo import CachedFunction, CallKeys
+from volcache_client.messages import Item, Stat
+from volcache_client.serializers import OCTETS
+from volcache_client.threads import Flights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import TracebackType
 
-    from volcache.embedded.serializers import ValueCodec
     from volcache.embedded.session import StoreSession
     from volcache.store import Record, Store
+    from volcache_client.serializers import Codec
 
+K = TypeVar("K", bound="str | bytes")
 P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
 
+Key: TypeAlias = str | bytes
+Ttl: TypeAlias = float | None
+Text: TypeAlias = str | None
+Number: TypeAlias = int | None
+
 _SECOND_MS: Final = 1000
-_SECOND_US: Final = 1_000_000
-
-
-class Entry(NamedTuple):
-    """What is known of a value without reading it; times in seconds since the epoch."""
-
-    size: int  # of the value, in bytes
-    stored: float
-    expires: float | None  # None: never
-    version: int  # another one after each `set`; `touch` keeps it
+_PART_BYTES: Final = 1 << 16
+_MISSING: Final = object()
+_COUNTER: Final = re.compile(rb"[0-9]{1,20}")
+_COUNTER_MAX: Final = 2**64 - 1
 
 
 class EmbeddedStats(NamedTuple):
@@ -74,20 +87,41 @@ class EmbeddedStats(NamedTuple):
     sync_errors: int
 
 
-class EmbeddedCache(MutableMapping[str | bytes, V]):
+class StoredReader(BytesIO):
+    """
+    A value that is read in parts.
+
+    Attributes:
+        stat: What is known of the value.
+    """
+
+    def __init__(self, value: bytes, stat: Stat) -> None:
+        """Begin at the beginning."""
+        super().__init__(value)
+        self.stat: Final = stat
+
+    def __next__(self) -> bytes:
+        """Return the next part; a file would return a line."""
+        if part := self.read(_PART_BYTES):
+            return part
+        raise StopIteration
+
+
+class EmbeddedCache(MutableMapping[Key, V]):
     """
     A directory as a cache; `volcache.open` returns it.
 
     Any thread may call any method. Keys are str, which stands for its UTF-8, or bytes, and
-    are returned as bytes. See docs/EMBEDDED.md.
+    are returned as bytes. `ttl` is in seconds, above 0; None: `default_ttl`; `math.inf`: no
+    expiry.
 
     All methods raise, in addition to what they name:
-        BadKeyError, KeyTooLongError, TypeError: The key cannot be one.
-        StoreClosedError: The cache is closed.
-        ForkedProcessError: The cache was opened before this process was forked.
-        UnreadableRecordError: The disk cannot be read; the key may have a value.
-        StoreIOError: The disk cannot be written; the old value stays.
-        DiskFullError: There is no space for the next volume; likewise.
+        InvalidKeyError, InvalidArgumentError: A key or time cannot be one.
+        SerializationError: The serializer does not accept a value.
+        ValueTooLargeError: A value does not fit a volume. The old one stays.
+        ClientUsageError: The cache is closed, or was opened before this process was forked.
+        StorageError: The disk refuses. After a write, the old value stays; after a read,
+            the key may have a value.
 
     Attributes:
         directory: As it was given to `open`.
@@ -98,8 +132,9 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
     def __init__(
         self,
         session: StoreSession,
-        codec: ValueCodec[V],
+        codec: Codec[V],
         *,
+        is_plain: bool,
         capacity: int,
         volume_size: int,
         default_ttl: float,
@@ -110,15 +145,16 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
         self.volume_size = volume_size
         self._default_ttl = default_ttl
         self._session = session
-        self._calls = session.calls
         self._codec = codec
-        self._decode = codec.decode
-        self._flights = SingleFlight[bytes]()
+        self._is_plain = is_plain  # values are bytes
+        # Without a type, the service finds it by the suffix of the key.
+        self._type = b"" if is_plain else codec.content_type.encode()
+        self._flights = Flights[bytes]()
         self._hits = self._misses = 0
 
     def __repr__(self) -> str:
-        state = f" {self._session.end}" if self._session.end else ""
-        return f"<{type(self).__name__} {self.directory!r}{state[:10]}>"
+        state = "closed" if self.closed else "open"
+        return f"<{type(self).__name__} {self.directory!r} {state}>"
 
     # Two caches are equal if they are the same one: to compare values, all were read.
     __eq__ = object.__eq__
@@ -127,61 +163,67 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
     # --- Reading -------------------------------------------------------------------
 
     @overload
-    def get(self, key: str | bytes, default: None = None) -> V | None: ...
+    def get(self, key: Key, default: None = None) -> V | None: ...
     @overload
-    def get(self, key: str | bytes, default: V | T) -> V | T: ...
-    def get(self, key: str | bytes, default: V | T | None = None) -> V | T | None:
+    def get(self, key: Key, default: V | T) -> V | T: ...
+    def get(self, key: Key, default: V | T | None = None) -> V | T | None:
         """Return the value of a key; the default if there is none, or it has expired."""
-        record = self._find(encode_key(key))
-        return default if record is None else self._value_of(record)
+        record = self._find(_encoded(key))
+        return default if record is None else self._loads(record.value)
 
-    def __getitem__(self, key: str | bytes) -> V:
+    def __getitem__(self, key: Key) -> V:
         """
         Return the value of a key.
 
         Raises:
             KeyError: There is none, or it has expired.
         """
-        record = self._find(encode_key(key))
+        record = self._find(_encoded(key))
         if record is None:
             raise KeyError(key)
-        return self._value_of(record)
+        return self._loads(record.value)
 
-    def get_many(self, keys: Iterable[str | bytes]) -> dict[str | bytes, V]:
-        """Return the values of those keys that have one, under the keys as given."""
-        found: dict[str | bytes, V] = {}
-        for key in keys:
-            record = self._find(encode_key(key))
-            if record is not None:
-                found[key] = self._value_of(record)
-        return found
+    def get_item(self, key: Key) -> Item[V] | None:
+        """Return the value of a key and what is known of it; None for a miss."""
+        record = self._find(_encoded(key))
+        if record is None:
+            return None
+        return Item(self._loads(record.value), self._stat_of(record))
 
-    def read(self, key: str | bytes) -> tuple[V, Entry] | None:
-        """Return value and entry of a key, which belong together; None: a miss."""
-        record = self._find(encode_key(key))
-        return None if record is None else (self._value_of(record), _entry_of(record))
+    def get_many(self, keys: Iterable[K]) -> dict[K, V]:
+        """Return the values of those keys that have one, by the keys as given."""
+        found = ((key, self._find(_encoded(key))) for key in _listed(keys))
+        return {key: self._loads(record.value) for key, record in found if record}
 
-    def stat(self, key: str | bytes) -> Entry | None:
-        """Return what is known of a value, which is not read; None: a miss."""
-        name = encode_key(key)
-        record = self._read(lambda store: store.stat(name))
-        return None if record is None else _entry_of(record)
+    def stat(self, key: Key) -> Stat | None:
+        """Return what is known of a value, which is not read; None for a miss."""
+        record = self._head(key)
+        return None if record is None else self._stat_of(record)
 
     def __contains__(self, key: object) -> bool:
         """Return whether a key has a value; a damaged value is not noticed."""
-        return self.stat(cast("str | bytes", key)) is not None
+        return self._head(cast("str", key)) is not None
+
+    @contextmanager
+    def stream(self, key: Key) -> Iterator[StoredReader | None]:
+        """Open a value to read it in parts, without the serializer; None for a miss."""
+        record = self._find(_encoded(key))
+        yield record and StoredReader(record.value, self._stat_of(record))
 
     def _find(self, name: bytes) -> Record | None:
         """Return the record of a key, and count a hit or miss."""
-        session, calls = self._session, self._calls
+        session = self._session
+        calls = session.calls
         record: Record | None = None
         while True:
-            # The loop of `_read`, without its cost.
+            # As `StoreSession.read`, without its cost.
             try:
                 calls.append(None)
                 if not session.end:
                     record = session.store.get(name)
                     break
+            except VolcacheError as error:
+                raise translated(error) from error
             finally:
                 calls.pop()
             session.wait()
@@ -191,24 +233,29 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
             self._hits += 1
         return record
 
-    def _read(self, call: Callable[[Store], T]) -> T:
-        """Return what a call returns that does not change the store."""
-        while True:
-            try:
-                # Within, as Ctrl-C may end a method after any call.
-                self._calls.append(None)
-                if not self._session.end:
-                    return call(self._session.store)
-            finally:
-                self._calls.pop()
-            self._session.wait()
+    def _head(self, key: Key) -> Record | None:
+        """Return the record of a key without its value."""
+        name = _encoded(key)
+        return self._session.read(lambda store: store.stat(name))
 
-    def _value_of(self, record: Record) -> V:
-        return self._decoded(record.value)
+    def _peek(self, name: bytes) -> Record | None:
+        """Return the record of a key; it is not counted."""
+        return self._session.read(lambda store: store.peek(name))
 
-    def _decoded(self, data: bytes) -> V:
-        decode = self._decode
-        return cast("V", data) if decode is None else decode(data)
+    def _loads(self, data: bytes) -> V:
+        return cast("V", data) if self._is_plain else self._codec.loads(data)
+
+    def _stat_of(self, record: Record) -> Stat:
+        now_ms = self._session.read(lambda store: store.clock.now_ms())
+        expires_ms = record.expires_ms
+        return Stat(
+            size=record.length,
+            etag=record.etag,
+            content_type=record.content_type.decode("latin-1") or OCTETS,
+            ttl=max(0, expires_ms - now_ms) / _SECOND_MS if expires_ms else None,
+            tier=record.source,
+            position=f"{record.volume},{record.offset},{record.size}",
+        )
 
     # --- Iteration -----------------------------------------------------------------
 
@@ -223,34 +270,30 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
         """
         scanned: Store | None = None
         batches: Iterator[list[bytes]] = iter(())
-        while True:
 
-            def next_batch(store: Store) -> list[bytes] | None:
-                nonlocal scanned, batches
-                if scanned is not store:  # The store was opened again.
-                    scanned, batches = store, store.scan_keys()
-                return next(batches, None)
+        def next_batch(store: Store) -> list[bytes] | None:
+            nonlocal scanned, batches
+            if scanned is not store:  # The store was opened again.
+                scanned, batches = store, store.scan_keys()
+            return next(batches, None)
 
-            batch = self._read(next_batch)
-            if batch is None:
-                return
+        while (batch := self._session.read(next_batch)) is not None:
             yield from batch
+
+    def __len__(self) -> int:
+        """Return the number of keys, expired and purged ones included; no disk is read."""
+        return self._session.read(lambda store: store.count)
 
     def keys(self) -> KeysView[bytes]:
         """Return a view of the keys; see `__iter__`."""
-        return _Keys(self)
+        return KeysView(cast("Mapping[bytes, V]", self))
 
     def values(self) -> ValuesView[V]:
-        """Return a view of the values; see `items`."""
+        """Return a view of the values; reading them does not keep them."""
         return _Values(self)
 
     def items(self) -> ItemsView[bytes, V]:
-        """
-        Return a view of keys and values, each read when it is its turn; see `__iter__`.
-
-        Reading a value this way does not keep it from being evicted. A key whose value is
-        gone meanwhile is left out.
-        """
+        """Return a view of the keys and values; reading them does not keep them."""
         return _Items(self)
 
     def read_items(self) -> Iterator[tuple[bytes, V]]:
@@ -258,92 +301,98 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
         for key in self:
             record = self._peek(key)
             if record is not None:
-                yield key, self._value_of(record)
-
-    def __len__(self) -> int:
-        """Return the number of keys, expired and purged ones included; no disk is read."""
-        return self._read(lambda store: store.count)
+                yield key, self._loads(record.value)
 
     # --- Writing -------------------------------------------------------------------
 
-    def set(self, key: str | bytes, value: V, ttl: float | None = None) -> int:
+    def set(
+        self, key: Key, value: V, ttl: Ttl = None, *, content_type: Text = None
+    ) -> str:
         """
-        Store a value.
+        Store a value; return its ETag.
 
         When this returns, the value survives the death of the process, and a power loss
         as `sync_mode` says.
+        """
+        return self._put(_encoded(key), self._dumps(value), ttl, content_type).etag
+
+    def __setitem__(self, key: Key, value: V) -> None:
+        """Store a value with `default_ttl`; see `set`."""
+        self._put(_encoded(key), self._dumps(value))
+
+    def set_many(self, values: Mapping[K, V], ttl: Ttl = None) -> dict[K, str]:
+        """Store values, one after the other; return their ETags."""
+        return {key: self.set(key, value, ttl) for key, value in values.items()}
+
+    def set_file(
+        self,
+        key: Key,
+        source: str | os.PathLike[str] | BinaryIO,
+        ttl: Ttl = None,
+        *,
+        content_type: Text = None,
+    ) -> str:
+        """
+        Store a file, without the serializer; return its ETag.
 
         Args:
-            key: The key.
-            value: Bytes-like, or what the serializer takes.
-            ttl: Seconds until it expires, above 0; `math.inf`: never; None: `default_ttl`.
-
-        Returns:
-            The version of the key, as in `Entry`.
+            key: Of the value.
+            source: A path; or a file opened as binary, which is read from its position.
+            ttl: Ttl.
+            content_type: Default: that of the suffix of the key.
 
         Raises:
-            ValueTooLargeError: It does not fit a volume. The old value stays.
-            ValueError: The time to live is out of range.
+            OSError: It cannot be read.
         """
-        return self._put(encode_key(key), self._codec.encode(value), self._ttl(ttl))
+        name = _encoded(key)
+        if isinstance(source, str | os.PathLike):
+            data: object = Path(source).read_bytes()
+        else:
+            data = source.read() if hasattr(source, "read") else None
+        if not isinstance(data, bytes):
+            raise InvalidArgumentError(
+                f"{source!r} is neither a path nor a file opened as binary"
+            )
+        return self._put(name, data, ttl, content_type or "").etag
 
-    def __setitem__(self, key: str | bytes, value: V) -> None:
-        """Store a value with `default_ttl`; see `set`."""
-        self._put(encode_key(key), self._codec.encode(value), self._default_ttl)
+    def add(
+        self, key: Key, value: V, ttl: Ttl = None, *, content_type: Text = None
+    ) -> Text:
+        """Store a value if there is none; return its ETag, None if there is one."""
+        return self._put_if(lambda found: not found, key, value, ttl, content_type)
 
-    def set_many(
-        self,
-        values: Mapping[str, V] | Mapping[bytes, V] | Mapping[str | bytes, V],
-        ttl: float | None = None,
-    ) -> None:
-        """Store several values, one after the other; see `set`."""
-        for key, value in values.items():
-            self.set(key, value, ttl)
-
-    def add(self, key: str | bytes, value: V, ttl: float | None = None) -> bool:
-        """Store a value if the key has none; return whether it was stored. Atomic."""
-        return self._put_if(key, value, ttl, lambda found: found is None) is not None
-
-    def replace(self, key: str | bytes, value: V, ttl: float | None = None) -> bool:
-        """Store a value if the key has one; return whether it was stored. Atomic."""
-        stored = self._put_if(key, value, ttl, lambda found: found is not None)
-        return stored is not None
+    def replace(
+        self, key: Key, value: V, ttl: Ttl = None, *, content_type: Text = None
+    ) -> Text:
+        """Store a value if there is one; return its ETag, None if there is none."""
+        return self._put_if(bool, key, value, ttl, content_type)
 
     def cas(
-        self, key: str | bytes, value: V, version: int, ttl: float | None = None
-    ) -> int | None:
-        """
-        Store a value if the key has a certain version (compare and swap). Atomic.
-
-        Returns:
-            The new version; None if nothing was stored.
-        """
+        self,
+        key: Key,
+        value: V,
+        etag: str,
+        ttl: Ttl = None,
+        *,
+        content_type: Text = None,
+    ) -> Text:
+        """Store a value if that with the ETag is stored; return its ETag, else None."""
+        tag = checked_etag(etag)
         return self._put_if(
+            lambda found: found is not None and found.etag == tag,
             key,
             value,
             ttl,
-            lambda found: found is not None and found.stored_us == version,
+            content_type,
         )
 
-    def setdefault(self, key: str | bytes, default: V, ttl: float | None = None) -> V:
-        """Return the value of a key; if it has none, store and return this. Atomic."""
-        name, data = encode_key(key), self._codec.encode(default)
-        seconds = self._ttl(ttl)
-        with self.exclusive():
-            record = self._find(name)
-            if record is not None:
-                return self._value_of(record)
-            self._put(name, data, seconds)
-        return self._decoded(data)
-
-    def touch(self, key: str | bytes, ttl: float | None = None) -> bool:
+    def touch(self, key: Key, ttl: Ttl = None) -> bool:
         """
-        Let a value expire at another time; it is written again, as the same version.
+        Let a value expire at another time; return whether there is one.
 
-        Returns:
-            Whether the key has a value.
+        It is written again, and keeps its ETag.
         """
-        name, seconds = encode_key(key), self._ttl(ttl)
+        name, seconds = _encoded(key), self._ttl(ttl)
 
         def touch(store: Store) -> bool:
             record = store.get(name)
@@ -354,43 +403,111 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
 
         return self._session.change(touch)
 
+    def incr(
+        self, key: Key, delta: int = 1, *, initial: Number = None, ttl: Ttl = None
+    ) -> Number:
+        """
+        Add to a number of 64 bits, stored as ASCII digits; it starts again at 2**64.
+
+        Args:
+            key: Of the number.
+            delta: What is added.
+            initial: Stored and returned if there is no number; None: nothing is stored.
+            ttl: Of `initial`; the time to live of a number that is there stays.
+
+        Returns:
+            The number; None if there is none.
+
+        Raises:
+            InvalidArgumentError: An argument is wrong, or the value is not a number.
+        """
+        return self._count(key, delta, initial, ttl, 1)
+
+    def decr(
+        self, key: Key, delta: int = 1, *, initial: Number = None, ttl: Ttl = None
+    ) -> Number:
+        """Subtract from a number, which stops at 0; otherwise as `incr`."""
+        return self._count(key, delta, initial, ttl, -1)
+
+    def _count(
+        self, key: Key, delta: int, initial: Number, ttl: Ttl, sign: int
+    ) -> Number:
+        name, seconds = _encoded(key), self._ttl(ttl)
+        for what, given in (("delta", delta), ("initial", initial or 0)):
+            if type(given) is not int or not 0 <= given <= _COUNTER_MAX:
+                raise InvalidArgumentError(
+                    f"{what}={given!r}; allowed are integers from 0 to 2**64 - 1"
+                )
+
+        def count(store: Store) -> Number:
+            record = store.get(name)
+            if record is None:
+                if initial is not None:
+                    _put_number(store, name, initial, _expires_ms(store, seconds))
+                return initial
+            number = int(record.value) if _COUNTER.fullmatch(record.value) else -1
+            if not 0 <= number <= _COUNTER_MAX:
+                raise InvalidArgumentError(
+                    "the value is not a number; allowed are ASCII digits, up to 2**64 - 1"
+                )
+            number = max(0, number + sign * delta) & _COUNTER_MAX
+            _put_number(store, name, number, record.expires_ms, record)
+            return number
+
+        return self._session.change(count)
+
     def _put_if(
         self,
-        key: str | bytes,
-        value: V,
-        ttl: float | None,
         condition: Callable[[Record | None], bool],
-    ) -> int | None:
-        """Store a value if the record there is fulfils a condition; return its version."""
-        name, data, seconds = encode_key(key), self._codec.encode(value), self._ttl(ttl)
+        key: Key,
+        value: V,
+        ttl: Ttl,
+        content_type: Text,
+    ) -> Text:
+        """Store a value if the record there is fulfils a condition; return its ETag."""
+        name, data = _encoded(key), self._dumps(value)
         with self.exclusive():
-            if not condition(self._read(lambda store: store.stat(name))):
+            if not condition(self._session.read(lambda store: store.stat(name))):
                 return None
-            return self._put(name, data, seconds)
+            return self._put(name, data, ttl, content_type).etag
 
-    def _put(self, name: bytes, data: bytes, ttl: float) -> int:
-        def put(store: Store) -> int:
-            record = store.put(
-                name,
-                data,
-                content_type=self._codec.content_type,
-                expires_ms=_expires_ms(store, ttl),
-            )
-            return record.stored_us
+    def _put(
+        self, name: bytes, data: bytes, ttl: Ttl = None, content_type: Text = None
+    ) -> Record:
+        seconds = self._default_ttl if ttl is None else checked_ttl(ttl)
+        kind = checked_type(content_type).encode() if content_type else self._type
+
+        def put(store: Store) -> Record:
+            # Without a call for what does not expire.
+            expires_ms = 0 if seconds == math.inf else _expires_ms(store, seconds)
+            return store.put(name, data, content_type=kind, expires_ms=expires_ms)
 
         return self._session.change(put)
 
-    def _ttl(self, ttl: float | None) -> float:
+    def _dumps(self, value: V) -> bytes:
+        if self._is_plain and type(value) is bytes:
+            return cast("bytes", value)
+        return self._codec.dumps(value)
+
+    def _ttl(self, ttl: Ttl) -> float:
         return self._default_ttl if ttl is None else checked_ttl(ttl)
 
     # --- Deleting ------------------------------------------------------------------
 
-    def delete(self, key: str | bytes) -> bool:
-        """Delete a key; return whether it had a value."""
-        name = encode_key(key)
-        return self._session.change(lambda store: store.delete(name))
+    def delete(self, key: Key, etag: Text = None) -> bool:
+        """Delete a value, that with the ETag if given; return whether it was there."""
+        name, tag = _encoded(key), None if etag is None else checked_etag(etag)
 
-    def __delitem__(self, key: str | bytes) -> None:
+        def delete(store: Store) -> bool:
+            if tag is not None:
+                record = store.stat(name)
+                if record is None or record.etag != tag:
+                    return False
+            return store.delete(name)
+
+        return self._session.change(delete)
+
+    def __delitem__(self, key: Key) -> None:
         """
         Delete a key.
 
@@ -400,35 +517,26 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
         if not self.delete(key):
             raise KeyError(key)
 
-    def delete_many(self, keys: Iterable[str | bytes]) -> int:
+    def delete_many(self, keys: Iterable[Key]) -> int:
         """Delete several keys, one after the other; return how many had a value."""
-        return sum(map(self.delete, keys))
+        return sum(map(self.delete, _listed(keys)))
 
     @overload
-    def pop(self, key: str | bytes) -> V: ...
+    def pop(self, key: Key) -> V: ...
     @overload
-    def pop(self, key: str | bytes, default: V) -> V: ...
+    def pop(self, key: Key, default: V) -> V: ...
     @overload
-    def pop(self, key: str | bytes, default: T) -> V | T: ...
-    def pop(self, key: str | bytes, *default: Any, **named: Any) -> Any:
+    def pop(self, key: Key, default: T) -> V | T: ...
+    def pop(self, key: Key, default: Any = _MISSING) -> Any:
         """
         Delete a key and return the value that it had. Atomic.
 
         Raises:
             KeyError: It had none, and no default is given.
         """
-        name = encode_key(key)
-        others = (*default, *(named.pop("default"),)) if "default" in named else default
-        if named or len(others) > 1:
-            raise TypeError("pop() takes a key and at most one default")
+        given = () if default is _MISSING else (default,)
         with self.exclusive():
-            record = self._find(name)
-            if record is not None:
-                self._session.change(lambda store: store.delete(name))
-                return self._value_of(record)
-        if others:
-            return others[0]
-        raise KeyError(key)
+            return super().pop(key, *given)
 
     def popitem(self) -> tuple[bytes, V]:
         """
@@ -437,14 +545,18 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
         Raises:
             KeyError: There is none.
         """
-        missing = object()
         for key in self:
-            value = self.pop(key, missing)
-            if value is not missing:
+            value = self.pop(key, _MISSING)
+            if value is not _MISSING:
                 return key, cast("V", value)
         raise KeyError("the cache is empty")
 
-    def purge(self, prefix: str | bytes) -> None:
+    def setdefault(self, key: Key, default: V) -> V:
+        """Return the value of a key; if it has none, store and return this. Atomic."""
+        with self.exclusive():
+            return super().setdefault(key, default)
+
+    def purge(self, prefix: Key) -> None:
         """
         Delete all keys that begin with a prefix, in constant time.
 
@@ -452,10 +564,10 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
         them. Survives a power loss when this returns.
 
         Raises:
-            BadPrefixError: No key can have the prefix, or it is empty.
-            TooManyPurgesError: The list of purges is full.
+            InvalidArgumentError: No key can have the prefix, or it is empty.
+            StorageError: The list of purges is full, or the disk refuses.
         """
-        name = encode_prefix(prefix)
+        name = encode_prefix(prefix, size_max=KEY_BYTES_MAX)
         self._session.change(lambda store: store.purge(name))
 
     def clear(self) -> None:
@@ -464,9 +576,7 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
 
     # --- Making values -------------------------------------------------------------
 
-    def get_or_set(
-        self, key: str | bytes, make: Callable[[], V], ttl: float | None = None
-    ) -> V:
+    def get_or_set(self, key: Key, make: Callable[[], V], ttl: Ttl = None) -> V:
         """
         Return the value of a key; if it has none, store and return what `make` returns.
 
@@ -478,64 +588,51 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
         this method.
 
         Raises:
-            RuntimeError: `make` asks for its own key.
+            ClientUsageError: `make` asks for its own key.
         """
-        name, seconds = encode_key(key), self._ttl(ttl)
+        name = _encoded(key)
+        self._ttl(ttl)
         record = self._find(name)
         if record is not None:
-            return self._value_of(record)
+            return self._loads(record.value)
 
         def make_and_put() -> bytes:
             # Another thread may have stored it since.
             found = self._peek(name)
             if found is not None:
                 return found.value
-            data = self._codec.encode(make())
+            data = self._dumps(make())
             # What was made is not lost with a disk that is full or fails.
-            with suppress(DiskFullError, StoreIOError):
-                self._put(name, data, seconds)
+            with suppress(StorageError):
+                self._put(name, data, ttl)
             return data
 
-        return self._decoded(self._flights.run(name, make_and_put))
-
-    def _peek(self, name: bytes) -> Record | None:
-        """Return the record of a key; it is not counted."""
-        return self._read(lambda store: store.peek(name))
+        return self._loads(self._flights.run(name, make_and_put))
 
     def memoize(
         self,
+        ttl: Ttl = None,
         *,
-        ttl: float | None = None,
+        key: Callable[..., Key] | None = None,
         prefix: str | None = None,
-        key: Callable[..., str | bytes] | None = None,
-    ) -> Callable[[Callable[P, V]], Memoized[P, V]]:
+    ) -> Callable[[Callable[P, V]], CachedFunction[P, V, bool]]:
         """
         Return a decorator that keeps the results of a function; see `get_or_set`.
 
         Args:
             ttl: Of each result, as for `set`.
-            prefix: Of the keys, which continue with a slash and a digest of the arguments;
-                None: module and name of the function. `purge` of the prefix and the slash
-                drops all results.
-            key: Is called with the arguments and returns the key instead; for arguments
-                that are neither plain values nor collections of these.
+            key: Is called with the arguments and returns the key.
+            prefix: Of the keys, without `key`: after "memo/", instead of module and name of
+                the function; a slash and a digest of the arguments follow.
 
         Raises:
-            ValueError: The time to live is out of range.
+            InvalidArgumentError: The key of a call cannot be made.
         """
-        seconds = self._ttl(ttl)
+        get_or_set = partial(self.get_or_set, ttl=self._ttl(ttl))
 
-        def decorate(function: Callable[P, V]) -> Memoized[P, V]:
-            name = name_of(function) if prefix is None else prefix
-            encode_key(f"{name}/")
-
-            def key_of(*args: P.args, **kwargs: P.kwargs) -> str | bytes:
-                if key is not None:
-                    return key(*args, **kwargs)
-                return key_of_call(name, args, kwargs)
-
-            get_or_set = partial(self.get_or_set, ttl=seconds)
-            return Memoized(function, key_of, get_or_set, self.delete)
+        def decorate(function: Callable[P, V]) -> CachedFunction[P, V, bool]:
+            keys = CallKeys(function, key, prefix)
+            return CachedFunction(function, keys.of, get_or_set, self.delete)
 
         return decorate
 
@@ -583,30 +680,21 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
                 sync_errors=counts.sync_errors,
             )
 
-        return self._read(read)
-
-    def volume(self) -> int:
-        """Return how many bytes of the disk the cache takes, index files included."""
-        return self._read(lambda store: store.held_bytes())
+        return self._session.read(read)
 
     def sync(self) -> None:
-        """
-        Return when everything stored up to now survives a power loss.
-
-        Raises:
-            StoreIOError: The disk refused.
-        """
-        self._read(lambda _: self._session.sync())
+        """Return when everything stored up to now survives a power loss."""
+        self._session.sync()
 
     def close(self) -> None:
         """
         Wait for the calls of other threads, sync, and release the directory.
 
-        Later calls raise `StoreClosedError`; closing again does nothing, and neither does
+        Later calls raise `ClientUsageError`; closing again does nothing, and neither does
         closing in a forked child.
 
         Raises:
-            RuntimeError: Within `exclusive` of this thread.
+            ClientUsageError: Within `exclusive` of this thread.
         """
         self._session.close()
 
@@ -615,13 +703,20 @@ class EmbeddedCache(MutableMapping[str | bytes, V]):
             self._session.wait()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _encoded(key: Key) -> bytes:
+    return encode_key(key, b"", KEY_BYTES_MAX)
+
+
+def _listed(keys: Iterable[K]) -> Iterable[K]:
+    if isinstance(keys, str | bytes):
+        raise InvalidArgumentError(
+            f"{keys!r} is one key; allowed is an iterable of keys, such as a list"
+        )
+    return keys
 
 
 def _expires_ms(store: Store, ttl: float) -> int:
@@ -631,18 +726,17 @@ def _expires_ms(store: Store, ttl: float) -> int:
     return store.clock.now_ms() + max(1, round(ttl * _SECOND_MS))
 
 
-def _entry_of(record: Record) -> Entry:
-    expires = record.expires_ms / _SECOND_MS if record.expires_ms else None
-    return Entry(
-        record.length, record.stored_us / _SECOND_US, expires, record.stored_us
-    )
-
-
-class _Keys(KeysView[bytes]):
-    """The keys of a cache."""
-
-    def __init__(self, cache: EmbeddedCache[Any]) -> None:
-        super().__init__(cast("Mapping[bytes, Any]", cache))
+def _put_number(
+    store: Store,
+    name: bytes,
+    number: int,
+    expires_ms: int,
+    before: Record | None = None,
+) -> None:
+    kind = b"text/plain" if before is None else before.content_type
+    flags = 0 if before is None else before.flags
+    data = b"%d" % number
+    store.put(name, data, content_type=kind, expires_ms=expires_ms, flags=flags)
 
 
 class _Values(ValuesView[V]):

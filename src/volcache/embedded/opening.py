@@ -13,6 +13,7 @@ import math
 import os
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -20,28 +21,30 @@ from typing import (
     Final,
     Literal,
     NamedTuple,
+    TypedDict,
     TypeVar,
-    cast,
     overload,
 )
 
 from volcache import kinds
 from volcache.embedded.cache import EmbeddedCache
-from volcache.embedded.keys import checked_ttl
-from volcache.embedded.serializers import make_codec
-from volcache.embedded.session import is_open, open_session
-from volcache.errors import ConfigError, StoreLockedError
+from volcache.embedded.session import open_session
 from volcache.kinds import GIB, MIB, TIB, VOLUME_SIZE_MIN, format_size
 from volcache.store import Store
 from volcache.store.directory import DATA
 from volcache.store.eviction import FREQUENCY_VOLUMES_MIN
 from volcache.store.files import STAT_BLOCK_BYTES
+from volcache_client.errors import InvalidArgumentError
+from volcache_client.keys import checked_ttl
+from volcache_client.serializers import make_codec
 
 if TYPE_CHECKING:
-    from volcache.embedded.serializers import Serializer, ValueCodec
+    from typing import Unpack
+
     from volcache.kinds import Kind
     from volcache.store import SyncMode
     from volcache.store.eviction import Eviction
+    from volcache_client.serializers import ValueSerializer
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -67,41 +70,37 @@ _EVICTION: Final = kinds.choice("frequency", "fifo")
 logging.getLogger("volcache").addHandler(logging.NullHandler())
 
 
+class OpenOptions(TypedDict, total=False):
+    """The options of `volcache.open`, besides the serializer."""
+
+    capacity: int | str | None
+    volume_size: int | str | None
+    sync_mode: SyncMode
+    sync_interval: float
+    eviction: Eviction
+    default_ttl: float
+
+
 @overload
 def open_cache(
     directory: str | os.PathLike[str],
     *,
-    capacity: int | str | None = None,
-    volume_size: int | str | None = None,
-    sync_mode: SyncMode = "periodic",
-    sync_interval: float = 1.0,
-    eviction: Eviction = "frequency",
-    default_ttl: float = math.inf,
     serializer: None = None,
+    **options: Unpack[OpenOptions],
 ) -> EmbeddedCache[bytes]: ...
 @overload
 def open_cache(
     directory: str | os.PathLike[str],
     *,
-    capacity: int | str | None = None,
-    volume_size: int | str | None = None,
-    sync_mode: SyncMode = "periodic",
-    sync_interval: float = 1.0,
-    eviction: Eviction = "frequency",
-    default_ttl: float = math.inf,
     serializer: Literal["json"],
+    **options: Unpack[OpenOptions],
 ) -> EmbeddedCache[Any]: ...
 @overload
 def open_cache(
     directory: str | os.PathLike[str],
     *,
-    capacity: int | str | None = None,
-    volume_size: int | str | None = None,
-    sync_mode: SyncMode = "periodic",
-    sync_interval: float = 1.0,
-    eviction: Eviction = "frequency",
-    default_ttl: float = math.inf,
-    serializer: Serializer[V],
+    serializer: ValueSerializer[V],
+    **options: Unpack[OpenOptions],
 ) -> EmbeddedCache[V]: ...
 def open_cache(  # noqa: PLR0913 - By keyword.
     directory: str | os.PathLike[str],
@@ -137,46 +136,38 @@ def open_cache(  # noqa: PLR0913 - By keyword.
             object with `dumps` and `loads`.
 
     Raises:
-        ConfigError: An option is not allowed.
-        StoreLockedError: The directory is open, in this process or another one.
-        ForeignDirectoryError: It contains something else.
-        FormatVersionError: It was written by another version of volcache.
-        MismatchedFilesError: Its files do not belong together.
-        UnreadableVolumeError: The disk cannot be read where records may be.
-        DiskTooSmallError: The disk does not hold two volumes.
-        MountPointError: It cannot be read or written.
+        InvalidArgumentError: An option is not allowed.
+        StorageLockedError: The directory is open, in this process or another one.
+        StorageError: It contains something else, its files do not belong together, it was
+            written by another version of volcache, or the disk cannot be used.
     """
     path = _path_of(directory)
     found = _Present.of(path)
     total = max(_CAPACITY_DEFAULT, found.length)
     if capacity is not None:
         total = _checked("capacity", capacity, _CAPACITY)
-    mode = _checked("sync_mode", sync_mode, _SYNC_MODE)
+    _checked("sync_mode", sync_mode, _SYNC_MODE)
+    _checked("eviction", eviction, _EVICTION)
     interval = _checked("sync_interval", sync_interval, _SYNC_INTERVAL)
-    policy = _checked("eviction", eviction, _EVICTION)
-    ttl = _checked_default_ttl(default_ttl)
-    codec = make_codec(serializer)
     size, number = _volumes(path, found, total, volume_size)
     place = os.path.realpath(path)
-    if is_open(place):
-        raise StoreLockedError(
-            f"directory {path!r} is open in this process already: share that object"
-            " between the threads, or close it first"
-        )
-
-    def open_store() -> Store:
-        return Store.open(
-            place,
-            volume_size=size,
-            volume_num=number,
-            sync_mode=cast("SyncMode", mode),
-            eviction=cast("Eviction", policy),
-            is_sparse=True,
-        )
-
+    open_store = partial(
+        Store.open,
+        place,
+        volume_size=size,
+        volume_num=number,
+        sync_mode=sync_mode,
+        eviction=eviction,
+        is_sparse=True,
+    )
+    ttl, codec = checked_ttl(default_ttl, "default_ttl"), make_codec(serializer)
+    session = open_session(
+        open_store, path, place, interval if sync_mode == "periodic" else None
+    )
     return EmbeddedCache(
-        open_session(open_store, path, place, interval if mode == "periodic" else None),
-        cast("ValueCodec[Any]", codec),
+        session,
+        codec,
+        is_plain=serializer is None,
         capacity=total,
         volume_size=size,
         default_ttl=ttl,
@@ -188,7 +179,7 @@ def _path_of(directory: object) -> str:
         path = os.fspath(directory)
         if isinstance(path, str) and path and "\0" not in path:
             return path
-    raise ConfigError(
+    raise InvalidArgumentError(
         f"directory = {directory!r} is not allowed; allowed is a path: str or"
         " os.PathLike[str], not empty"
     )
@@ -198,16 +189,9 @@ def _checked(name: str, value: object, kind: Kind[T]) -> T:
     try:
         return kind.from_toml(value)
     except (TypeError, ValueError):
-        raise ConfigError(
+        raise InvalidArgumentError(
             f"{name} = {value!r} is not allowed; allowed is {kind.allowed}"
         ) from None
-
-
-def _checked_default_ttl(ttl: float) -> float:
-    try:
-        return checked_ttl(ttl)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"default_{error}") from None
 
 
 class _Present(NamedTuple):
@@ -244,7 +228,7 @@ def _volumes(
     Return the size of the volumes, and how many there may be.
 
     Raises:
-        ConfigError: It does not fit the capacity.
+        InvalidArgumentError: It does not fit the capacity.
     """
     if wanted is not None:
         size = _checked("volume_size", wanted, _VOLUME_SIZE)
@@ -252,7 +236,7 @@ def _volumes(
         if not _VOLUMES_MIN <= number <= _VOLUMES_MAX:
             high = format_size(capacity // _VOLUMES_MIN)
             low = format_size(max(VOLUME_SIZE_MIN, -(-capacity // _VOLUMES_MAX)))
-            raise ConfigError(
+            raise InvalidArgumentError(
                 f"volume_size = {wanted!r} is not allowed; with capacity ="
                 f" {format_size(capacity)}, allowed is a size from {low} to {high}, so that"
                 f" there are {_VOLUMES_MIN} to {_VOLUMES_MAX} volumes"
@@ -262,7 +246,7 @@ def _volumes(
     if not size or most // size > _VOLUMES_KEPT_MAX:
         size = volume_size_for(most)
     elif capacity // size < _VOLUMES_MIN:
-        raise ConfigError(
+        raise InvalidArgumentError(
             f"capacity = {format_size(capacity)} is not allowed; {path!r} has volumes"
             f" of {format_size(size)}, so allowed is at least"
             f" {format_size(_VOLUMES_MIN * size)}; or give a lower volume_size (larger"

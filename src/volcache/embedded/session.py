@@ -2,9 +2,9 @@
 One opening of a directory: the store, its syncs, and how both come to an end.
 
 `close` of the store must not meet another call: a descriptor that is closed may be opened
-again, for another file. So every call is noted while it lasts, and `close` waits for those
-under way; later calls are refused. Notes are items of a list, whose `append` and `pop` are
-atomic: that costs a twentieth of a microsecond.
+again, for another file. So every call is recorded while it lasts, and `close` waits for
+those under way; later calls are refused. They are recorded as items of a list, whose
+`append` and `pop` are atomic: that costs a twentieth of a microsecond.
 
 A handler of a signal, such as that of Ctrl-C, may raise an exception between any two steps
 of a change in the main thread. What is in memory may then not be what is on the disk, as
@@ -15,8 +15,7 @@ The end can come in five ways:
     - `close`, by the user.
     - The interpreter exits: `close` is called.
     - The last reference goes. The garbage collector may run in any thread, also in the one
-      that syncs, within a lock of the store. So that thread closes the store, when it is
-      done; without it, there is no other thread in the store.
+      that syncs, within a lock of the store. So another thread closes the store.
     - The process forks. In the child nothing is written: the locks of the directory are
       given up there, so that they end with the parent, and every call is refused.
     - The process dies: see `Store`.
@@ -30,14 +29,12 @@ import threading
 import time
 import weakref
 from _thread import start_new_thread
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from volcache.errors import (
-    ForkedProcessError,
-    StoreClosedError,
-    StoreIOError,
-    VolcacheError,
-)
+from volcache.embedded.errors import StorageLockedError, translated
+from volcache.errors import VolcacheError
+from volcache.store import PeriodicSync
+from volcache_client.errors import CacheError, ClientUsageError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,12 +50,12 @@ _OPENING: Final = "is being opened again"
 _FORKED: Final = (
     "was opened before this process was forked, and can be used in the parent only: one"
     " process at a time can have a directory open. Open it after the fork, or share it by"
-    " a server (docs/EMBEDDED.md)"
+    " a server"
 )
 
 _sessions: Final = weakref.WeakSet["StoreSession"]()
-# Those that close their store; the interpreter waits for them.
-_ending: Final = set["_Syncer"]()
+# Held by the threads that close a store without references; the interpreter waits for them.
+_ending: Final = set[threading.Lock]()
 
 
 class StoreSession:
@@ -102,90 +99,85 @@ class StoreSession:
         self._opening = threading.Lock()
         self._sync_interval = sync_interval
         self._is_changing = False  # stays true if the change is interrupted
-        self._is_doubtful = False  # a sync was interrupted
-        self._syncer: _Syncer | None = None
-        self.store = open_store()
-        self._start_syncer()
+        self._syncer: PeriodicSync | None = None
+        self._open()
         _sessions.add(self)
 
-    def _start_syncer(self) -> None:
+    def _open(self) -> None:
+        self.store = self._open_store()
         if self._sync_interval is not None:
-            self._syncer = _Syncer(self.store, self._sync_interval)
+            self._syncer = PeriodicSync(self.store, self._sync_interval)
+
+    def read(self, call: Callable[[Store], T]) -> T:
+        """Return what a call returns that does not change the store."""
+        while True:
+            try:
+                # Within, as Ctrl-C may end a method after any call.
+                self.calls.append(None)
+                if not self.end:
+                    return call(self.store)
+            except VolcacheError as error:
+                raise translated(error) from error
+            finally:
+                self.calls.pop()
+            self.wait()
 
     def change(self, call: Callable[[Store], T]) -> T:
-        """
-        Return what a call returns that changes the store.
-
-        Raises:
-            StoreClosedError: See `refuse`. And what the call raises.
-        """
+        """Return what a call returns that changes the store."""
         # Before as well: in a forked child, another thread may have had the lock.
         if self.end:
             self.wait()
         with self.lock:
-            if self.end or self._is_changing or self._is_doubtful:
-                self._prepare()
+            if self.end or self._is_changing:
+                self.wait()
             try:
                 self._is_changing = True
                 result = call(self.store)
                 self._is_changing = False
-            except VolcacheError:  # The store has decided what is in memory then.
+            except CacheError:  # Of the call, before the store has changed anything.
                 self._is_changing = False
                 raise
+            except (
+                VolcacheError
+            ) as error:  # The store has decided what is in memory then.
+                self._is_changing = False
+                raise translated(error) from error
         return result
 
     def wait(self) -> None:
         """
-        Return when calls may begin.
+        Return when calls may begin; the store is opened again if a change was interrupted.
 
         Raises:
-            StoreClosedError: They may not: see `refuse`.
+            ClientUsageError: They may not, as the session has ended.
+            StorageError: The store cannot be opened; calls are refused from now on.
         """
-        if self.end not in {"", _OPENING}:
-            self.refuse()
+        self._refuse_ended()
         with self.lock:
-            self._prepare()
+            self._refuse_ended()
+            if self.end or self._is_changing:
+                self.end = _OPENING  # Reads wait for the lock.
+                _uninterrupted(self._open_again)
 
-    def refuse(self) -> NoReturn:
-        """
-        Raise the error of a session that has ended.
-
-        Raises:
-            StoreClosedError: It was closed, or could not be opened again.
-            ForkedProcessError: This process is a child of the one that has opened it.
-        """
-        kind = ForkedProcessError if self.end is _FORKED else StoreClosedError
-        raise kind(f"cache {self.path!r} {self.end}")
-
-    def _prepare(self) -> None:
-        """Open the store again if a change was interrupted; the lock is held."""
+    def _refuse_ended(self) -> None:
         if self.end not in {"", _OPENING}:
-            self.refuse()
-        if self.end or self._is_changing or self._is_doubtful:
-            self.end = _OPENING  # Reads wait for the lock.
-            _uninterrupted(self._open_again)
+            raise ClientUsageError(f"cache {self.path!r} {self.end}")
 
     def _open_again(self) -> None:
-        """
-        Open the store again, unless another thread has; see `_prepare`.
-
-        Raises:
-            StoreError: It cannot be opened; calls are refused from now on.
-        """
+        """Open the store again, unless another thread has; see `wait`."""
         with self._opening:
             if self.end != _OPENING:
                 return
             self._drain()
             self.store.drop()
             try:
-                self.store = self._open_store()
+                self._open()
             except VolcacheError as error:
                 self.end = (
                     f"could not be opened again after an interrupted write: {error}"
                 )
-                raise
-            self._start_syncer()
-            self._is_changing = self._is_doubtful = False
+                raise translated(error) from error
+            self._is_changing = False
             self.end = ""
 
     def _drain(self) -> None:
@@ -200,21 +192,19 @@ class StoreSession:
         Return when everything written up to now survives a power loss.
 
         Raises:
-            StoreIOError: The disk refused; what was written since the last sync may be
+            StorageError: The disk refused; what was written since the last sync may be
                 lost by a power loss.
         """
-        store = self.store
-        errors = store.stats.sync_errors
-        try:
+
+        def sync(store: Store) -> str:
+            errors = store.stats.sync_errors
             store.sync()
-        except BaseException:
-            self._is_doubtful = True
-            raise
-        if store.stats.sync_errors != errors:
             last = store.stats.last_errors.get("sync")
-            raise StoreIOError(
-                f"cache {self.path!r}: a sync failed: {last.text if last else 'unknown'}"
-            )
+            is_refused = store.stats.sync_errors != errors
+            return last.text if last and is_refused else ""
+
+        if refused := self.change(sync):
+            raise StorageError(f"cache {self.path!r}: a sync failed: {refused}")
 
     def close(self, *, at_exit: bool = False) -> None:
         """
@@ -224,12 +214,13 @@ class StoreSession:
             at_exit: The interpreter exits: a thread can perhaps not be started.
 
         Raises:
-            RuntimeError: This thread is within `exclusive`.
+            ClientUsageError: This thread is within `exclusive`, or its handler of a signal
+                within a change.
         """
         if self.end is _FORKED:
             return
-        if self.lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
-            raise RuntimeError("close() within exclusive(): leave its block before")
+        if self._is_mine():
+            raise ClientUsageError("close() within exclusive(): leave its block before")
         # A thread that the interpreter does not wait for may hold it for ever.
         if not self.lock.acquire(timeout=_EXIT_SECONDS if at_exit else -1):
             return
@@ -244,6 +235,14 @@ class StoreSession:
         finally:
             self.lock.release()
 
+    def _is_mine(self) -> bool:
+        """Whether this thread holds the lock: only then a condition of it may notify."""
+        try:
+            threading.Condition(self.lock).notify()
+        except RuntimeError:
+            return False
+        return True
+
     def _close(self) -> None:
         with self._opening:
             self._drain()
@@ -251,18 +250,17 @@ class StoreSession:
 
     def _ending(self) -> Callable[[], None]:
         """Return what closes the store as it is; this object is not needed for it."""
-        is_whole = not (self._is_changing or self._is_doubtful)
-        return self.store.close if is_whole else self.store.drop
+        return self.store.drop if self._is_changing else self.store.close
 
     def __del__(self) -> None:
         # No call can come. An object without an end is one whose `__init__` has failed.
         if getattr(self, "end", _CLOSED) or not hasattr(self, "store"):
             return
         self.end = _CLOSED
-        if self._syncer is None:
-            self._ending()()
-        else:
-            self._syncer.stop_and(self._ending())
+        done = threading.Lock()
+        done.acquire()
+        _ending.add(done)
+        start_new_thread(_end, (self._syncer, self._ending(), done))
 
     def mark_forked(self) -> None:
         """Refuse every call, in the child."""
@@ -271,50 +269,17 @@ class StoreSession:
             self.store.abandon()
 
 
-class _Syncer:
-    """A thread that syncs a store."""
-
-    def __init__(self, store: Store, interval: float) -> None:
-        self._store = store
-        self._interval = interval
-        self._is_stopped = False
-        self._last: Callable[[], None] | None = None
-        self._thread = threading.Thread(
-            target=self._run, name="volcache-sync", daemon=True
-        )
-        self._thread.start()
-
-    def _run(self) -> None:
-        self._store.wait_to_sync(self._interval)
-        while not self._is_stopped:
-            self._store.sync()
-            self._store.wait_to_sync(self._interval)
-        if self._last is not None:
-            self._last()
-            _ending.discard(self)
-
-    def stop(self) -> None:
-        """Return when the thread has ended."""
-        self._is_stopped = True
-        self._store.want_sync()
-        self._thread.join()
-
-    def stop_and(self, last: Callable[[], None]) -> None:
-        """Let the thread end soon, with a call."""
-        self._last = last
-        _ending.add(self)
-        self._is_stopped = True
-        self._store.want_sync()
-
-
-def open_session(
-    open_store: Callable[[], Store],
-    path: str,
-    place: str,
-    sync_interval: float | None,
-) -> StoreSession:
-    """Return a session; see there. If this is interrupted, the store is closed again."""
-    return _uninterrupted(lambda: StoreSession(open_store, path, place, sync_interval))
+def _end(
+    syncer: PeriodicSync | None, close: Callable[[], None], done: threading.Lock
+) -> None:
+    """Close a store to which there is no reference."""
+    try:
+        if syncer is not None:
+            syncer.stop()
+        close()
+    finally:
+        _ending.discard(done)
+        done.release()
 
 
 def _uninterrupted(call: Callable[[], T]) -> T:
@@ -346,16 +311,37 @@ def _uninterrupted(call: Callable[[], T]) -> T:
     return results[0]
 
 
-def is_open(place: str) -> bool:
-    """Return whether this process has a directory open; absolute, without links."""
-    return any(session.place == place and not session.end for session in _sessions)
+def open_session(
+    open_store: Callable[[], Store],
+    path: str,
+    place: str,
+    sync_interval: float | None,
+) -> StoreSession:
+    """
+    Return a session; see there. If this is interrupted, the store is closed again.
+
+    Raises:
+        StorageLockedError: The directory is open, in this process or another one.
+        StorageError: It cannot be opened.
+    """
+    if any(session.place == place and not session.end for session in _sessions):
+        raise StorageLockedError(
+            f"directory {path!r} is open in this process already: share that object"
+            " between the threads, or close it first"
+        )
+    try:
+        return _uninterrupted(
+            lambda: StoreSession(open_store, path, place, sync_interval)
+        )
+    except VolcacheError as error:
+        raise translated(error) from error
 
 
 def _close_all() -> None:
     for session in list(_sessions):
         session.close(at_exit=True)
-    for syncer in list(_ending):
-        syncer.stop()
+    for done in list(_ending):
+        done.acquire()
 
 
 def _mark_sessions_forked() -> None:

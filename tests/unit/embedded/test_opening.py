@@ -17,10 +17,11 @@ from support.process import SOURCE
 from support.stores import kill, open_store, value_of
 from support.tables import each_row
 from volcache.cli.check import check
+from volcache.embedded.errors import StorageLockedError
 from volcache.embedded.opening import volume_size_for
-from volcache.errors import ConfigError, ForeignDirectoryError, StoreLockedError
 from volcache.kinds import GIB, MIB, TIB, format_size
 from volcache.store import Store
+from volcache_client.errors import InvalidArgumentError, StorageError
 
 
 @pytest.mark.parametrize(
@@ -38,9 +39,9 @@ from volcache.store import Store
         ({"sync_mode": "often"}, '"periodic", "always", "none"'),
         ({"sync_interval": 0}, "a number from 0.01 to 3600"),
         ({"eviction": "lru"}, '"frequency", "fifo"'),
-        ({"default_ttl": 0}, "default_ttl = 0 "),
-        ({"default_ttl": "1h"}, "default_ttl = '1h' "),
-        ({"serializer": "pickle"}, '"json", or an object'),
+        ({"default_ttl": 0}, "default_ttl=0"),
+        ({"default_ttl": "1h"}, "default_ttl='1h'"),
+        ({"serializer": "pickle"}, '"json", and an object'),
         ({"serializer": object()}, "the methods dumps and loads"),
     ],
 )
@@ -48,7 +49,7 @@ def test_wrong_option_is_refused_and_nothing_is_created(
     tmp_path: Path, options: dict[str, Any], text: str
 ) -> None:
     """The error names option, value and what is allowed."""
-    with pytest.raises(ConfigError, match=f"(?s){text}"):
+    with pytest.raises(InvalidArgumentError, match=f"(?s){text}"):
         open_small(tmp_path / "new", **options)
     assert not (tmp_path / "new").exists()
 
@@ -56,14 +57,14 @@ def test_wrong_option_is_refused_and_nothing_is_created(
 @each_row("directory", ["", "a\0b", b"bytes", 5, None])
 def test_wrong_path_is_refused(directory: Any) -> None:
     """An empty one is not the working directory."""
-    with pytest.raises(ConfigError, match="allowed is a path"):
+    with pytest.raises(InvalidArgumentError, match="allowed is a path"):
         volcache.open(directory, capacity=CAPACITY)
 
 
 def test_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     """The error names a file."""
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(ForeignDirectoryError, match=r"letter\.txt"):
+    with pytest.raises(StorageError, match=r"letter\.txt"):
         open_small(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
@@ -73,7 +74,7 @@ def test_directory_that_is_open_is_refused_until_it_is_closed(tmp_path: Path) ->
     (tmp_path / "link").symlink_to(tmp_path / "cache")
     cache = open_small(tmp_path / "cache")
     for path in (tmp_path / "cache", str(tmp_path / "link")):
-        with pytest.raises(StoreLockedError, match="open in this process already"):
+        with pytest.raises(StorageLockedError, match="open in this process already"):
             open_small(path)
     cache.close()
     open_small(tmp_path / "link").close()
@@ -96,7 +97,7 @@ def test_directory_that_another_process_has_open_is_refused(tmp_path: Path) -> N
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
-        with pytest.raises(StoreLockedError, match=f"process id {process.pid}"):
+        with pytest.raises(StorageLockedError, match=f"process id {process.pid}"):
             open_small(tmp_path)
         process.communicate()
     assert process.returncode == 0
@@ -126,7 +127,7 @@ def test_size_of_volumes_that_are_there_is_kept(tmp_path: Path) -> None:
         assert cache.volume_size == 2 * MIB
         assert cache["a"] == b"1"
     with pytest.raises(
-        ConfigError, match="has volumes of 2MiB, so allowed is at least"
+        InvalidArgumentError, match="has volumes of 2MiB, so allowed is at least"
     ):
         open_small(tmp_path, capacity="4MiB")
     with open_small(tmp_path, capacity="4MiB", volume_size="1MiB") as cache:

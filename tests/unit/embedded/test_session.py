@@ -21,12 +21,8 @@ import pytest
 from support.embedded import Cache, open_small
 from support.process import SOURCE
 from support.waiting import wait_until
-from volcache.errors import (
-    ForkedProcessError,
-    StoreClosedError,
-    StoreIOError,
-    StoreLockedError,
-)
+from volcache.embedded.errors import StorageLockedError
+from volcache_client.errors import ClientUsageError, StorageError
 
 THREADS: Final = 8
 INTERRUPTIONS: Final = 30
@@ -75,7 +71,7 @@ class Worker:
             case 3:
                 assert cache.pop(key, None) == own.pop(key, None)
             case 4:
-                assert cache.add(key, value) == (key not in own)
+                assert (cache.add(key, value) is None) == (key in own)
                 own.setdefault(key, value)
             case 5:
                 assert cache.setdefault(key, value) == own.setdefault(key, value)
@@ -155,22 +151,28 @@ def test_threads_on_a_full_cache_get_what_was_stored_or_a_miss(tmp_path: Path) -
         assert stats.damaged == 0
 
 
-def test_compare_and_swap_of_many_threads_loses_no_change(tmp_path: Path) -> None:
-    """Each adds one as often as it says."""
+def test_counting_and_compare_and_swap_of_many_threads_lose_no_change(
+    tmp_path: Path,
+) -> None:
+    """Each adds as often as it says."""
 
     def add(_: int) -> None:
         added = 0
         while added < 30:
-            found = cache.read("counter")
+            cache.incr("number")
+            found = cache.get_item("counter")
             assert found is not None
-            value = b"%d" % (int(found[0]) + 1)
-            added += cache.cas("counter", value, found[1].version) is not None
+            value = b"%d" % (int(found.value) + 1)
+            added += cache.cas("counter", value, found.stat.etag) is not None
+        cache.decr("number", 10)
 
     with open_small(tmp_path) as cache:
         cache["counter"] = b"0"
+        cache["number"] = b"1000000"
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(add, range(THREADS)))
         assert cache["counter"] == b"%d" % (30 * THREADS)
+        assert int(cache["number"]) >= 1000000 + 20 * THREADS
 
 
 def test_exclusive_keeps_other_threads_from_changing_the_cache(tmp_path: Path) -> None:
@@ -187,7 +189,7 @@ def test_exclusive_keeps_other_threads_from_changing_the_cache(tmp_path: Path) -
             list(pool.map(add, range(THREADS)))
         assert cache["counter"] == b"%d" % (30 * THREADS)
         with cache.exclusive():
-            with pytest.raises(RuntimeError, match=r"close\(\) within exclusive"):
+            with pytest.raises(ClientUsageError, match=r"close\(\) within exclusive"):
                 cache.close()
             with ThreadPoolExecutor(1) as pool:
                 assert pool.submit(cache.get, "counter").result() is not None
@@ -206,7 +208,7 @@ def test_closing_waits_for_the_calls_of_other_threads(tmp_path: Path) -> None:
                 assert cache.get(f"{number}") == b"%d" % count
                 assert f"{number}" in cache
                 assert list(cache)
-            except StoreClosedError:
+            except ClientUsageError:
                 return
 
     for _ in range(3):
@@ -254,7 +256,7 @@ def test_forked_child_is_refused_and_leaves_the_parent_alone(tmp_path: Path) -> 
             lambda: cache.exclusive().__enter__(),
         ):
             with pytest.raises(
-                ForkedProcessError, match="before this process was forked"
+                ClientUsageError, match="before this process was forked"
             ):
                 call()
         cache.close()
@@ -350,7 +352,7 @@ def has_value(directory: Path) -> bool:
     """Whether the directory can be opened, and has what was stored."""
     try:
         again = open_small(directory)
-    except StoreLockedError:
+    except StorageLockedError:
         return False
     with again:
         assert again["a"] == b"1"
@@ -454,7 +456,7 @@ def test_sync_that_the_disk_refuses_is_an_error(
                 raise OSError(5, "Input/output error")
 
             patch.setattr(store._directory.fs, "sync", refuse, raising=True)
-            with pytest.raises(StoreIOError, match="Input/output error"):
+            with pytest.raises(StorageError, match="Input/output error"):
                 cache.sync()
         assert cache["a"] == b"1"
 

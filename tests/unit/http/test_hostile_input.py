@@ -22,7 +22,6 @@ import pytest
 from support.extent import sample
 from support.fake_cache import FakeCache
 from support.wsgi_client import Client
-from volcache.embedded.keys import encode_key, encode_prefix
 from volcache.errors import ClientError
 from volcache.http.access_log import AccessLog
 from volcache.http.auth import TokenCheck
@@ -36,6 +35,7 @@ from volcache_client import headers, http1
 from volcache_client.adapters._keys import safe_key
 from volcache_client.errors import CacheError
 from volcache_client.keys import encode_key as client_key
+from volcache_client.keys import encode_prefix
 from volcache_client.messages import Request
 from volcache_client.nodes import parse_address
 
@@ -139,8 +139,7 @@ def other_parsers() -> dict[str, Parser]:
         found[f"answer to {method} {form!r}"] = partial(receive, method, form)
     return found | {
         "key of a path": lambda text: parse_key(f"/{text}", 1 << 20),
-        "key of an embedded cache": encode_key,
-        "prefix of an embedded cache": encode_prefix,
+        "prefix of a client": encode_prefix,
         "key of the client": lambda text: client_key(text.encode("latin-1")),
         "key of an adapter": safe_key,
         "address of a node": parse_address,
