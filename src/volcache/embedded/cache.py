@@ -11,11 +11,15 @@ from __future__ import annotations
 import math
 import os
 import re
+import time
 from collections.abc import ItemsView, KeysView, MutableMapping, ValuesView
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from functools import partial
+from inspect import iscoroutinefunction
 from io import BytesIO
 from pathlib import Path
+from threading import Thread
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -37,8 +41,15 @@ from volcache_client.errors import (
     StorageError,
 )
 from volcache_client.headers import checked_etag, checked_type
-from volcache_client.keys import KEY_BYTES_MAX, checked_ttl, encode_key, encode_prefix
-from volcache_client.memo import CachedFunction, CallKeys
+from volcache_client.keys import (
+    KEY_BYTES_MAX,
+    Key,
+    checked_ttl,
+    encode_key,
+    encode_prefix,
+)
+from volcache_client.making import Renewals
+from volcache_client.memo import CachedFunction, CallKeys, SyncCachedFunction
 from volcache_client.messages import Item, Stat
 from volcache_client.serializers import OCTETS
 from volcache_client.threads import Flights
@@ -48,6 +59,7 @@ if TYPE_CHECKING:
 
     from volcache.embedded.session import StoreSession
     from volcache.store import Record, Store
+    from volcache_client.keys import Ttl
     from volcache_client.serializers import Codec
 
 K = TypeVar("K", bound="str | bytes")
@@ -55,14 +67,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
 
-Key: TypeAlias = str | bytes
-Ttl: TypeAlias = float | None
 Text: TypeAlias = str | None
 Number: TypeAlias = int | None
 
 _SECOND_MS: Final = 1000
 _PART_BYTES: Final = 1 << 16
 _MISSING: Final = object()
+# After a renewal that has failed, the value is not renewed for these seconds.
+_RENEWAL_PAUSE: Final = 10.0
 _COUNTER: Final = re.compile(rb"[0-9]{1,20}")
 _COUNTER_MAX: Final = 2**64 - 1
 
@@ -150,6 +162,7 @@ class EmbeddedCache(MutableMapping[Key, V]):
         # Without a type, the service finds it by the suffix of the key.
         self._type = b"" if is_plain else codec.content_type.encode()
         self._flights = Flights[bytes]()
+        self._renewals = Renewals(time.monotonic, _RENEWAL_PAUSE)
         self._hits = self._misses = 0
 
     def __repr__(self) -> str:
@@ -314,11 +327,12 @@ class EmbeddedCache(MutableMapping[Key, V]):
         When this returns, the value survives the death of the process, and a power loss
         as `sync_mode` says.
         """
+        ttl = self._ttl(ttl)
         return self._put(_encoded(key), self._dumps(value), ttl, content_type).etag
 
     def __setitem__(self, key: Key, value: V) -> None:
         """Store a value with `default_ttl`; see `set`."""
-        self._put(_encoded(key), self._dumps(value))
+        self._put(_encoded(key), self._dumps(value), self._default_ttl)
 
     def set_many(self, values: Mapping[K, V], ttl: Ttl = None) -> dict[K, str]:
         """Store values, one after the other; return their ETags."""
@@ -353,7 +367,7 @@ class EmbeddedCache(MutableMapping[Key, V]):
             raise InvalidArgumentError(
                 f"{source!r} is neither a path nor a file opened as binary"
             )
-        return self._put(name, data, ttl, content_type or "").etag
+        return self._put(name, data, self._ttl(ttl), content_type or "").etag
 
     def add(
         self, key: Key, value: V, ttl: Ttl = None, *, content_type: Text = None
@@ -465,21 +479,20 @@ class EmbeddedCache(MutableMapping[Key, V]):
         content_type: Text,
     ) -> Text:
         """Store a value if the record there is fulfils a condition; return its ETag."""
-        name, data = _encoded(key), self._dumps(value)
+        name, data, ttl = _encoded(key), self._dumps(value), self._ttl(ttl)
         with self.exclusive():
             if not condition(self._session.read(lambda store: store.stat(name))):
                 return None
             return self._put(name, data, ttl, content_type).etag
 
     def _put(
-        self, name: bytes, data: bytes, ttl: Ttl = None, content_type: Text = None
+        self, name: bytes, data: bytes, ttl: float, content_type: Text = None
     ) -> Record:
-        seconds = self._default_ttl if ttl is None else checked_ttl(ttl)
         kind = checked_type(content_type).encode() if content_type else self._type
 
         def put(store: Store) -> Record:
             # Without a call for what does not expire.
-            expires_ms = 0 if seconds == math.inf else _expires_ms(store, seconds)
+            expires_ms = 0 if ttl == math.inf else _expires_ms(store, ttl)
             return store.put(name, data, content_type=kind, expires_ms=expires_ms)
 
         return self._session.change(put)
@@ -576,38 +589,68 @@ class EmbeddedCache(MutableMapping[Key, V]):
 
     # --- Making values -------------------------------------------------------------
 
-    def get_or_set(self, key: Key, make: Callable[[], V], ttl: Ttl = None) -> V:
+    def get_or_set(
+        self, key: Key, make: Callable[[], V], ttl: Ttl = None, *, stale: float = 0.0
+    ) -> V:
         """
-        Return the value of a key; if it has none, store and return what `make` returns.
+        Return the value of a key; make and store it if there is none.
 
-        Of all threads that ask for one key at a time, one runs `make`, and the others wait
-        for it. All get what a `get` would return. If `make` raises, or the value is larger
-        than a value can be, all of them get that exception, nothing is stored, and the next
-        call begins again. If the disk refuses the value, it is returned all the same.
-        `make` is run without a lock; it may use the cache, but not ask for its own key by
-        this method.
+        Of all threads that ask for one key at a time, one makes it, and the others wait.
+        What `make` raises, and what storing its value raises, except that the disk refuses
+        it, is raised for all of them. `make` is called without a lock.
+
+        Args:
+            key: Of the value.
+            make: Returns the value.
+            ttl: Seconds.
+            stale: Seconds for which an expired value is still returned, while another
+                thread renews it. It is stored for so much longer.
 
         Raises:
-            ClientUsageError: `make` asks for its own key.
+            ClientUsageError: `make` asks for its own key by this method.
         """
-        name = _encoded(key)
-        self._ttl(ttl)
+        name, seconds = _encoded(key), self._ttl(ttl)
+        if stale:
+            seconds += checked_ttl(stale, "stale")
         record = self._find(name)
-        if record is not None:
-            return self._loads(record.value)
 
         def make_and_put() -> bytes:
             # Another thread may have stored it since.
             found = self._peek(name)
-            if found is not None:
+            if found is not None and not self._is_stale(found, stale):
                 return found.value
             data = self._dumps(make())
             # What was made is not lost with a disk that is full or fails.
             with suppress(StorageError):
-                self._put(name, data, ttl)
+                self._put(name, data, seconds)
             return data
 
-        return self._loads(self._flights.run(name, make_and_put))
+        if record is None:
+            return self._loads(self._flights.run(name, make_and_put))
+        if self._is_stale(record, stale):
+            self._renew(name, make_and_put)
+        return self._loads(record.value)
+
+    def _is_stale(self, record: Record, stale: float) -> bool:
+        if not (stale and record.expires_ms):
+            return False
+        now_ms = self._session.read(lambda store: store.clock.now_ms())
+        return record.expires_ms - now_ms < stale * _SECOND_MS
+
+    def _renew(self, name: bytes, make: Callable[[], bytes]) -> None:
+        """Renew a value in another thread, unless one does."""
+
+        def renew() -> None:
+            error: BaseException | None = None
+            try:
+                self._flights.run(name, make)
+            except BaseException as caught:  # noqa: BLE001 - It has no caller.
+                error = None if self.closed else caught
+            finally:
+                self._renewals.ended(name, error)
+
+        if self._renewals.begin(name):
+            Thread(target=copy_context().run, args=(renew,), daemon=True).start()
 
     def memoize(
         self,
@@ -615,24 +658,28 @@ class EmbeddedCache(MutableMapping[Key, V]):
         *,
         key: Callable[..., Key] | None = None,
         prefix: str | None = None,
-    ) -> Callable[[Callable[P, V]], CachedFunction[P, V, bool]]:
+        stale: float = 0.0,
+    ) -> Callable[[Callable[P, V]], SyncCachedFunction[P, V]]:
         """
-        Return a decorator that keeps the results of a function; see `get_or_set`.
+        Return a decorator for a function whose results are kept, as by `get_or_set`.
 
         Args:
-            ttl: Of each result, as for `set`.
-            key: Is called with the arguments and returns the key.
-            prefix: Of the keys, without `key`: after "memo/", instead of module and name of
-                the function; a slash and a digest of the arguments follow.
+            ttl: Seconds.
+            key: Returns the key for the arguments of a call. For a method it is called
+                with the instance first. None: see `CallKeys`.
+            prefix: In the place of module and name of the function in its keys.
+            stale: See `get_or_set`.
 
         Raises:
-            InvalidArgumentError: The key of a call cannot be made.
+            InvalidArgumentError: The function is a coroutine, or its name is not its own.
         """
-        get_or_set = partial(self.get_or_set, ttl=self._ttl(ttl))
+        get_or_set = partial(self.get_or_set, ttl=self._ttl(ttl), stale=stale)
 
-        def decorate(function: Callable[P, V]) -> CachedFunction[P, V, bool]:
-            keys = CallKeys(function, key, prefix)
-            return CachedFunction(function, keys.of, get_or_set, self.delete)
+        def decorate(function: Callable[P, V]) -> SyncCachedFunction[P, V]:
+            if iscoroutinefunction(function):
+                raise InvalidArgumentError(f"{function.__qualname__} is a coroutine")
+            key_of = CallKeys(function, key, prefix).of
+            return CachedFunction(function, key_of, get_or_set, self.delete)
 
         return decorate
 

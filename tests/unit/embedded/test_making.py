@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Event
 from typing import Any
 
 import pytest
 
 from support.embedded import Cache
+from support.waiting import wait_until
 from volcache.errors import DiskFullError, StoreIOError
 from volcache_client.errors import (
     ClientUsageError,
+    InvalidArgumentError,
     SerializationError,
     StorageError,
     ValueTooLargeError,
@@ -77,6 +80,39 @@ def test_value_that_the_disk_refuses_is_returned(
     assert cache.get_or_set("k", lambda: b"2") == b"2"
     with pytest.raises(StorageError, match=str(error)):
         cache["k"] = b"3"
+
+
+def test_stale_value_is_returned_while_one_thread_renews_it(cache: Cache) -> None:
+    """A renewal that fails leaves the value, and is not tried again at once."""
+    made: list[None] = []
+    go_on = Event()
+
+    def make() -> bytes:
+        if made:
+            go_on.wait(30)
+        made.append(None)
+        return b"%d" % len(made)
+
+    def fail() -> bytes:
+        made.append(None)
+        raise OSError("the source is down")
+
+    def is_stale() -> bool:
+        stat = cache.stat("key")
+        return stat is not None and stat.ttl is not None and stat.ttl < 1000
+
+    get = partial(cache.get_or_set, "key", ttl=0.01, stale=1000)
+    assert get(make) == b"1"
+    wait_until(is_stale, "the value to be stale")
+    assert {get(make) for _ in range(5)} == {b"1"}
+    go_on.set()
+    wait_until(lambda: cache["key"] == b"2", "the new value")
+    wait_until(is_stale, "the new value to be stale")
+    wait_until(lambda: get(fail) == b"2" and len(made) == 3, "a renewal that fails")
+    assert {get(fail) for _ in range(5)} == {b"2"}
+    assert len(made) == 3
+    with pytest.raises(InvalidArgumentError, match="stale="):
+        get(make, stale=-1)
 
 
 def test_memoized_function_is_called_once_for_the_same_arguments(cache: Cache) -> None:
