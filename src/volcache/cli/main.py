@@ -2,8 +2,7 @@
 The command line: arguments in, exit code out.
 
 Each command is in a module of this package with a constant `COMMAND`, or one of several
-`COMMANDS`. Only modules of this
-package print. The exit codes are those of `command.py`.
+`COMMANDS`. Only modules of this package print. The exit codes are those of `command.py`.
 """
 
 from __future__ import annotations
@@ -22,21 +21,10 @@ from volcache.cli.command import (
     EXIT_OK,
     EXIT_USAGE,
     Command,
-    FileError,
     OutputError,
     complain,
 )
-from volcache.errors import (
-    BuildError,
-    ClientError,
-    ConfigError,
-    CoreMissingError,
-    FolderError,
-    InstanceError,
-    ListenError,
-    StoreError,
-    VolcacheError,
-)
+from volcache.errors import ClientError, ConfigError, VolcacheError
 from volcache.version import __version__
 
 if TYPE_CHECKING:
@@ -50,20 +38,6 @@ MODULES: Final = {
     **{name: name for name in ("check", "repair", "dump", "export")},
     "import": "import_",
     **{name: name for name in ("files", "gate", "completion")},
-}
-
-# The closest class in the method resolution order of an error decides.
-EXIT_CODES: Final[dict[type[VolcacheError], int]] = {
-    ConfigError: EXIT_USAGE,
-    ClientError: EXIT_USAGE,
-    StoreError: EXIT_FAILED,
-    ListenError: EXIT_FAILED,
-    FolderError: EXIT_FAILED,
-    BuildError: EXIT_FAILED,
-    CoreMissingError: EXIT_FAILED,
-    InstanceError: EXIT_FAILED,
-    FileError: EXIT_FAILED,
-    OutputError: EXIT_FAILED,
 }
 
 _EPILOG: Final = """\
@@ -112,7 +86,8 @@ def _run(argv: list[str]) -> int:
         complain(str(error))
         if isinstance(error, OutputError):
             _discard_output()
-        return exit_code(error)
+        is_usage = isinstance(error, ConfigError | ClientError)
+        return EXIT_USAGE if is_usage else EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -130,11 +105,6 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     if rest:
         arguments.parser.error(f"unexpected argument: {' '.join(rest)}")
     return arguments
-
-
-def exit_code(error: VolcacheError) -> int:
-    """Look the error up in `EXIT_CODES`, its own class before its base classes."""
-    return next(EXIT_CODES[kind] for kind in type(error).__mro__ if kind in EXIT_CODES)
 
 
 def _discard_output() -> None:
@@ -156,7 +126,7 @@ class _Parser(argparse.ArgumentParser):
         namespace: argparse.Namespace | None = None,
     ) -> tuple[argparse.Namespace, list[str]]:
         """Name what is unknown before what is missing; take options at any place."""
-        given = sys.argv[1:] if args is None else list(args)
+        given = list(args or ())
         commands = self._commands()
         if commands is not None and not given:
             given = ["--help"]  # As git and docker; the exit code is then 0 as well.
@@ -178,8 +148,9 @@ class _Parser(argparse.ArgumentParser):
                 return
             if word.startswith("-") and word != "-":
                 option = word.partition("=")[0]
-                if not self._is_option(option):
-                    known = list(self._option_string_actions)
+                known = list(self._option_string_actions)
+                is_joined = word[1] != "-" and word[:2] in known  # As -oFILE.
+                if option not in known and not is_joined:
                     self.error(f"unknown option {option!r}{_closest(option, known)}")
             elif commands is not None:
                 # What follows belongs to the command.
@@ -200,7 +171,7 @@ class _Parser(argparse.ArgumentParser):
         for word in words:
             if word == "--":
                 others += words
-            elif not word.startswith("-") or word == "-" or _is_number(word):
+            elif not word.startswith("-") or word == "-":
                 others.append(word)
             else:
                 options.append(word)
@@ -210,19 +181,6 @@ class _Parser(argparse.ArgumentParser):
                 elif action is not None and action.nargs != 0:
                     return given  # It takes more than one.
         return [*options, "--", *others] if others else options
-
-    def _is_option(self, word: str) -> bool:
-        """Whether a word is an option, a number, or begins with an option of a letter."""
-        return (
-            word in self._option_string_actions
-            or _is_number(word)
-            or (word[1] != "-" and word[:2] in self._option_string_actions)
-        )
-
-
-def _is_number(word: str) -> bool:
-    """Whether a word is a number below zero and no option."""
-    return word[1:].replace(".", "", 1).isdecimal()
 
 
 def _closest(word: str, known: list[str]) -> str:

@@ -23,7 +23,7 @@ from volcache.fleet.remote import Stats, each, fetch_stats
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 REFRESH_SECONDS: Final = 1.0
 _HOME: Final = "\x1b[H"
@@ -43,61 +43,56 @@ def _stats(arguments: argparse.Namespace) -> int:
     """
     if arguments.once and arguments.interval:
         raise ConfigError("--once and --interval exclude each other; give one of them")
-    # Imported here, so that other commands do not load it.
-    from volcache.monitoring.terminal import report  # noqa: PLC0415
-
     urls = [target.url for target in targets_of(arguments)]
-    seconds = arguments.interval or REFRESH_SECONDS
-    if arguments.json:
-        is_whole = not arguments.interval
-        return _repeat(
-            urls,
-            arguments.interval,
-            lambda found, _: _print_json(found, is_whole=is_whole),
-        )
-    if arguments.once or not sys.stdout.isatty():
-        return _repeat(
-            urls,
-            arguments.interval,
-            lambda found, before: _print_reports(found, before, report),
-        )
-    with keyboard() as wait:
-        refresh(
-            urls,
-            report,
-            lambda text: print(text, end="", flush=True),
-            is_over=lambda: wait(seconds) in QUIT,
-            seconds=seconds,
-        )
-    return EXIT_OK
-
-
-def _fetched(urls: Sequence[str]) -> Found:
-    """Return the numbers of each instance, or its error; of one alone, raise it."""
-    found = list(each(urls, fetch_stats))
-    if len(found) == 1 and isinstance(found[0][1], InstanceError):
-        raise found[0][1]
-    return found
-
-
-def _repeat(
-    urls: Sequence[str],
-    interval: float | None,
-    show: Callable[[Found, dict[str, Stats]], None],
-) -> int:
-    """Show what is fetched, once or until interrupted; return the exit code."""
-    before: dict[str, Stats] = {}
-    found = _fetched(urls)
-    while True:
-        show(found, before)
+    interval = arguments.interval
+    if not (arguments.json or arguments.once) and sys.stdout.isatty():
+        seconds = interval or REFRESH_SECONDS
+        with keyboard() as wait:
+            for text in screens(urls, lambda: wait(seconds) in QUIT, seconds):
+                print(text, end="", flush=True)
+        return EXIT_OK
+    code = EXIT_OK
+    for found, before in _rounds(urls, lambda: not interval or _sleep(interval)):
+        if arguments.json:
+            _print_json(found, is_whole=not interval)
+        else:
+            for line in _lines(found, before):
+                print_line(line)
         errors = [stats for _, stats in found if isinstance(stats, InstanceError)]
         for error in errors:
             complain(str(error))
-        if not interval:
-            return EXIT_FAILED if errors else EXIT_OK
+        code = EXIT_FAILED if errors else EXIT_OK
         sys.stdout.flush()
+    return code
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+def _rounds(
+    urls: Sequence[str], is_over: Callable[[], bool]
+) -> Iterator[tuple[Found, Mapping[str, Stats]]]:
+    """
+    Yield the numbers of each instance, or its error, and those before.
+
+    Args:
+        urls: As for `fetch_stats`.
+        is_over: Waits until the next round is due; whether there is none.
+
+    Raises:
+        InstanceError: There is only one, and it does not answer the first request.
+    """
+    before: dict[str, Stats] = {}
+    found = list(each(urls, fetch_stats))
+    if len(found) == 1 and isinstance(found[0][1], InstanceError):
+        raise found[0][1]
+    while True:
+        yield found, before
+        if is_over():
+            return
         before |= {url: s for url, s in found if not isinstance(s, InstanceError)}
-        time.sleep(interval)
         found = list(each(urls, fetch_stats))
 
 
@@ -119,21 +114,11 @@ def _print_json(found: Found, *, is_whole: bool) -> None:
     print_line(json.dumps(shown, indent=2 if is_whole else None))
 
 
-def _print_reports(
-    found: Found,
-    before: dict[str, Stats],
-    report: Callable[[Stats, Stats | None], list[str]],
-) -> None:
-    for line in _lines(found, before, report):
-        print_line(line)
-
-
-def _lines(
-    found: Found,
-    before: dict[str, Stats],
-    report: Callable[[Stats, Stats | None], list[str]],
-) -> list[str]:
+def _lines(found: Found, before: Mapping[str, Stats]) -> list[str]:
     """Return the reports of the instances; of several, each with its URL above it."""
+    # Imported here, so that other commands do not load it.
+    from volcache.monitoring.terminal import report  # noqa: PLC0415
+
     lines: list[str] = []
     for url, stats in found:
         if len(found) > 1:
@@ -145,41 +130,30 @@ def _lines(
     return lines
 
 
-def refresh(
+def screens(
     urls: Sequence[str],
-    report: Callable[[Stats, Stats | None], list[str]],
-    write: Callable[[str], object],
-    *,
     is_over: Callable[[], bool],
     seconds: float = REFRESH_SECONDS,
-) -> None:
+) -> Iterator[str]:
     """
-    Write the reports of instances over the last ones, until it is over.
+    Yield reports of instances that a terminal shows over the last one.
 
     An instance that stops responding later is reported, and requested again.
 
     Args:
         urls: As for `fetch_stats`.
-        report: Makes lines of the numbers and those before.
-        write: Takes text with escape sequences of a terminal.
         is_over: Waits until the next report is due; whether there is none.
         seconds: How long it waits, for the text about an error.
 
     Raises:
         InstanceError: As `fetch_stats`, at the first request.
     """
-    before: dict[str, Stats] = {}
-    found = _fetched(urls)
-    while True:
-        lines = _lines(found, before, report)
+    for found, before in _rounds(urls, is_over):
+        lines = _lines(found, before)
         if any(isinstance(stats, InstanceError) for _, stats in found):
             lines.append(f"trying again every {seconds:g} s")
         ended = [f"{line}{_TO_END_OF_LINE}\n" for line in _fitted(lines)]
-        write("".join([_HOME, *ended, _TO_END_OF_SCREEN]))
-        if is_over():
-            return
-        before |= {url: s for url, s in found if not isinstance(s, InstanceError)}
-        found = list(each(urls, fetch_stats))
+        yield "".join([_HOME, *ended, _TO_END_OF_SCREEN])
 
 
 def _fitted(lines: list[str]) -> list[str]:

@@ -9,8 +9,7 @@ import pytest
 
 from support.command_line import Run
 from support.stats_server import StatsServer, add_reads, empty_stats
-from volcache.cli.stats import refresh
-from volcache.monitoring.terminal import report
+from volcache.cli.stats import screens
 
 
 @pytest.fixture
@@ -120,7 +119,7 @@ def test_report_is_written_over_until_it_is_over(
             step()
         return step is None
 
-    refresh([server.url], report, written.append, is_over=is_over)
+    written += screens([server.url], is_over)
     assert all(w.startswith("\x1b[H") and w.endswith("\x1b[J") for w in written)
     texts = (
         *("reads       none", "100.0% hits", ": Connection refused", "volcache 0.1.0"),
@@ -130,7 +129,7 @@ def test_report_is_written_over_until_it_is_over(
     # In a small terminal, longer lines are continued, and the last are left out.
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("LINES", "10")
-    refresh([server.url], report, written.append, is_over=lambda: True)
+    written += screens([server.url], lambda: True)
     lines = written[-1].removeprefix("\x1b[H").removesuffix("\x1b[J").splitlines()
     assert len(lines) == 9
     assert all(len(line.removesuffix("\x1b[K")) < 40 for line in lines)
