@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from volcache.store.format import Record
 
-_PREFIX: Final = "VOLCACHE."
+# Extended attributes for tar: it neither warns of them nor drops them if it is asked.
+_PREFIX: Final = "SCHILY.xattr.user.volcache."
 _CHECKSUM: Final = "checksum"
 _TEXTS: Final = ("content_type", "content_encoding", "cache_control")
 _ENCODING: Final = ("utf-8", "surrogateescape")  # Names are bytes.

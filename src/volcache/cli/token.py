@@ -31,6 +31,8 @@ def token_of(file: str | None, variable: str) -> str:
     """
     Return the token in a file or, without a file, in the environment; may be empty.
 
+    Each character is a byte of UTF-8, as a header is sent.
+
     Raises:
         ConfigError: The file cannot be read, or the token cannot be sent.
     """
@@ -44,7 +46,7 @@ def token_of(file: str | None, variable: str) -> str:
             raise ConfigError(f"{file}: cannot be read: {reason}") from error
     if not token.isprintable():
         raise ConfigError(f"{source}: the token has control characters")
-    return token
+    return token.encode().decode("latin-1")
 
 
 def read_token(file: str | None) -> str:

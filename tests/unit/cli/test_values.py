@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from support.command_line import Run
 from support.scripted_server import sending
 
@@ -86,3 +88,16 @@ def test_key_is_percent_encoded(run: Run) -> None:
                 assert run(verb, *words, "-t", target).code == 0
         assert received[0].startswith(b"GET " + path + b" HTTP/1.1\r\n")
         assert received[1].startswith(b"DELETE " + path + b" HTTP/1.1\r\n")
+
+
+def test_token_is_sent_as_utf_8(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any letters, as the settings of the service allow them."""
+    monkeypatch.setenv("VOLCACHE_ADMIN_TOKEN", "gr\xfcn\u20ac")
+    monkeypatch.setenv("VOLCACHE_WRITE_TOKEN", "gr\xfcn\u20ac")
+    (tmp_path / "file").touch()
+    for words in (["put", "k", tmp_path / "file"], ["purge", "a"], ["ls"]):
+        with sending(WHOLE) as (target, received):
+            run(*words, "-t", target)
+        assert b"\r\nAuthorization: Bearer gr\xc3\xbcn\xe2\x82\xac\r\n" in received[0]
