@@ -310,7 +310,7 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     flush(&out);
     take_events(NULL);
     CHECK(reads == 0);
-    vc_mc_get_counts(mc, &this->counts);
+    vc_mc_add_counts(mc, &this->counts);
     vc_mc_free(mc);
     vc_marks_free(config.reads);
     vc_marks_free(config.won);

@@ -89,6 +89,12 @@ cdef extern from "link.h" nogil:
     uint32_t VC_LINK_VERSION
 
 
+cdef extern from "common.h" nogil:
+    ctypedef struct vc_durations:
+        uint64_t *counts
+        uint64_t total_ns
+
+
 cdef extern from "hot_client.h" nogil:
     enum: VC_HOT_HEAD_BYTES
     ctypedef enum vc_hot_result:
@@ -126,8 +132,7 @@ cdef extern from "hot_client.h" nogil:
                                const uint8_t **record, size_t *length)
     ctypedef struct vc_hot_counts:
         uint64_t gets, hits, stale, promotions, refused_gets, refused_sets
-        uint64_t *call_counts
-        uint64_t call_ns
+        vc_durations calls
     void vc_hot_take_counts(vc_hot *hot, vc_hot_counts *counts)
 
 
@@ -177,9 +182,6 @@ cdef extern from "gate.h" nogil:
         uint16_t volume
         const char *address
         const char *text
-    ctypedef struct vc_durations:
-        uint64_t *counts
-        uint64_t total_ns
     ctypedef struct vc_gate_counts:
         vc_durations *answers
         vc_durations reads, writes
@@ -266,5 +268,5 @@ cdef extern from "memcache.h" nogil:
     void vc_mc_free(vc_mc *mc)
     vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
                              size_t *used, vc_mc_out *out)
-    void vc_mc_get_counts(const vc_mc *mc, vc_mc_counts *counts)
+    void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts)
     const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length)

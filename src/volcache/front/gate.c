@@ -168,8 +168,6 @@ const vc_gate_io vc_gate_sockets = {socket_receive, socket_send, socket_shut};
 
 static bool on_readable(void *context, int fd);
 
-static bool is_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
-
 /* --- Connections by state --------------------------------------------------------------- */
 
 static void take_out(vc_gate *gate, connection *c) {
@@ -282,7 +280,7 @@ static char *put_end(char *to, const vc_date *date, const char *more, bool keeps
 static bool discard(vc_gate *gate, connection *c) {
     for (int i = 0; i < 16; i++) {
         ssize_t got = gate->config.io->receive(c->fd, gate->input, INPUT_BYTES);
-        if (got == 0 || (got < 0 && !is_later(errno))) return true;
+        if (got == 0 || (got < 0 && !vc_is_later(errno))) return true;
         if (got < 0) return false;
     }
     return false;
@@ -398,7 +396,7 @@ static bool send_parts(const vc_gate_io *io, int fd, struct iovec parts[2], char
     ssize_t sent = io->send(fd, parts, parts[1].iov_len ? 2 : 1);
     *rest = NULL;
     *rest_length = 0;
-    if (sent < 0 && !is_later(errno)) return false;
+    if (sent < 0 && !vc_is_later(errno)) return false;
     size_t done = sent < 0 ? 0 : (size_t)sent;
     if (done == total) return true;
     *rest = malloc(total - done);
@@ -434,7 +432,7 @@ static void on_writable(void *context, int fd) {
     connection *c = find(gate, fd);
     struct iovec part = {c->rest + c->rest_at, c->rest_length - c->rest_at};
     ssize_t sent = gate->config.io->send(fd, &part, 1);
-    if (sent < 0 && is_later(errno)) return;
+    if (sent < 0 && vc_is_later(errno)) return;
     if (sent >= 0) c->rest_at += (size_t)sent;
     int64_t now_ns = vc_monotonic_ns();
     bool is_slow = is_too_slow(gate, c->started_ns, now_ns, c->rest_at);
@@ -1302,7 +1300,7 @@ static bool collect(vc_gate *gate, connection *c) {
         return true;
     }
     ssize_t got = gate->config.io->receive(c->fd, c->bytes + c->used, c->collected - c->used);
-    if (got < 0 && is_later(errno)) return false;
+    if (got < 0 && vc_is_later(errno)) return false;
     if (got <= 0) {
         end(c);
         return true;
@@ -1322,7 +1320,7 @@ static bool collect(vc_gate *gate, connection *c) {
 /* Receive the bytes of a head. */
 static bool receive_head(vc_gate *gate, connection *c) {
     ssize_t got = gate->config.io->receive(c->fd, gate->input, FIRST_BYTES);
-    if (got < 0 && is_later(errno)) return false;
+    if (got < 0 && vc_is_later(errno)) return false;
     if (got <= 0) {
         end(c);
         return true;

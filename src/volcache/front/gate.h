@@ -51,6 +51,7 @@
 
 #include "answer.h"
 #include "clock.h"
+#include "common.h"
 #include "copies.h"
 #include "functions.h"
 #include "hot_client.h"
@@ -144,17 +145,6 @@ typedef struct {
     char address[46];
     char text[];
 } vc_event;
-
-/* Durations by order of magnitude, as in histogram.py. */
-typedef struct {
-    uint64_t counts[64];
-    uint64_t total_ns;
-} vc_durations;
-
-static inline void vc_observe(vc_durations *durations, int64_t ns) {
-    durations->counts[ns > 0 ? 64 - __builtin_clzll((unsigned long long)ns) : 0]++;
-    durations->total_ns += (uint64_t)ns;
-}
 
 /* Counted since the last `vc_gate_take_counts`. */
 typedef struct {

@@ -77,7 +77,6 @@ cdef class HotClient:
 
     cdef take_counts(self, stats):
         cdef vc_hot_counts counts
-        cdef list calls = stats.calls.counts
         vc_hot_take_counts(self.hot, &counts)
         stats.gets += counts.gets
         stats.hits += counts.hits
@@ -86,10 +85,7 @@ cdef class HotClient:
         stats.refused += counts.refused_sets
         if counts.refused_gets:
             stats.failures["refused"] += counts.refused_gets
-        for i in range(64):
-            if counts.call_counts[i]:
-                calls[i] += counts.call_counts[i]
-        stats.calls.total_ns += counts.call_ns
+        add_durations(stats.calls, &counts.calls)
 
 
 cdef const uint8_t *name_of(bytes name) except NULL:

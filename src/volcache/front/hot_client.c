@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "hot_client.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -199,16 +198,6 @@ static vc_hot_result failure_of(ssize_t got) {
     return VC_HOT_OTHER;
 }
 
-static bool is_later(int error) {
-    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
-}
-
-
-static void observe(vc_hot *hot, int64_t ns) {
-    hot->counts.call_counts[ns > 0 ? 64 - __builtin_clzll((unsigned long long)ns) : 0]++;
-    hot->counts.call_ns += (uint64_t)ns;
-}
-
 static call *take_first(server *s) {
     call *first = s->first;
     if (s->unsent == first) s->unsent = first->next;
@@ -220,7 +209,7 @@ static call *take_first(server *s) {
 
 /* Tell the owner of a get; `item` is NULL if there is none. */
 static void tell(vc_hot *hot, call *done, const uint8_t *item, size_t length) {
-    observe(hot, vc_monotonic_ns() - done->started_ns);
+    vc_observe(&hot->counts.calls, vc_monotonic_ns() - done->started_ns);
     if (done->is_get && done->owner) {
         hot->asked = done;
         hot->record = item ? item + VC_ITEM_BYTES : NULL;
@@ -433,7 +422,7 @@ static void receive(vc_hot *hot, server *s) {
             return fail(hot, s, VC_HOT_OTHER);
         size_t room = s->in.room - s->in.used;
         ssize_t got = recv(s->fd, s->in.bytes + s->in.used, room, MSG_DONTWAIT);
-        if (got < 0 && is_later(errno)) return;
+        if (got < 0 && vc_is_later(errno)) return;
         if (got <= 0) return fail(hot, s, failure_of(got));
         s->in.used += (size_t)got;
         vc_hot_result result = take_replies(hot, s, &needed);
@@ -449,7 +438,7 @@ static void flush(vc_hot *hot, server *s) {
     s->unsent = NULL;
     size_t length = s->out.used - s->out.at;
     ssize_t sent = send(s->fd, s->out.bytes + s->out.at, length, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0 && !is_later(errno)) return fail(hot, s, failure_of(sent));
+    if (sent < 0 && !vc_is_later(errno)) return fail(hot, s, failure_of(sent));
     if (sent > 0) use(&s->out, (size_t)sent);
     bool must_wait = s->out.at < s->out.used;
     if (must_wait == s->is_waiting) return;

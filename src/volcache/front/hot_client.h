@@ -23,6 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common.h"
 #include "copies.h"
 #include "link.h"
 
@@ -120,8 +121,7 @@ void vc_hot_hurry(vc_hot *hot);
 typedef struct {
     uint64_t gets, hits, stale, promotions;
     uint64_t refused_gets, refused_sets;
-    uint64_t call_counts[64];       /* durations by order of magnitude */
-    uint64_t call_ns;
+    vc_durations calls;
 } vc_hot_counts;
 
 void vc_hot_take_counts(vc_hot *hot, vc_hot_counts *counts);

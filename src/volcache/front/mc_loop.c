@@ -121,8 +121,6 @@ struct vc_mc_server {
 static void lock(vc_mc_server *server) { pthread_mutex_lock(&server->mutex); }
 static void unlock(vc_mc_server *server) { pthread_mutex_unlock(&server->mutex); }
 
-static bool is_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
-
 /* Add to one of the figures; `more` may be below 0. */
 static void add(uint64_t *figure, int64_t more) {
     __atomic_fetch_add(figure, (uint64_t)more, __ATOMIC_RELAXED);
@@ -283,7 +281,7 @@ static void watch_room(loop *l, peer *p, bool is_on) {
 /* Send what the socket has room for. Returns -1 if the client has gone. */
 static ssize_t send_some(loop *l, peer *p, const char *data, size_t length) {
     ssize_t sent = send(p->fd, data, length, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0) return is_later(errno) ? 0 : -1;
+    if (sent < 0) return vc_is_later(errno) ? 0 : -1;
     add(&l->server->figures.bytes_out, sent);
     p->moved += (uint64_t)sent;
     return sent;
@@ -380,7 +378,7 @@ static bool receive(loop *l, peer *p) {
         add(&l->server->figures.bytes_in, got);
         return true;
     }
-    bool is_waiting = got < 0 && is_later(errno);
+    bool is_waiting = got < 0 && vc_is_later(errno);
     (void)keep(l, p);
     if (is_waiting && (!l->settings.end_ns || p->held)) p->is_readable = false;
     else if (is_waiting) close_gently(l, p);
@@ -864,12 +862,8 @@ void vc_mc_get_figures(vc_mc_server *server, vc_mc_figures *figures) {
 }
 
 void vc_mc_sum_counts(vc_mc_server *server, vc_mc_counts *counts) {
-    for (loop *l = server->loops; l < server->loops + server->count; l++) {
-        vc_mc_counts more;
-        vc_mc_get_counts(l->mc, &more);
-        for (size_t i = 0; i < sizeof(more) / sizeof(uint64_t); i++)
-            ((uint64_t *)counts)[i] += ((uint64_t *)&more)[i];
-    }
+    for (loop *l = server->loops; l < server->loops + server->count; l++)
+        vc_mc_add_counts(l->mc, counts);
 }
 
 int64_t vc_mc_stalled_ns(vc_mc_server *server) {

@@ -65,16 +65,6 @@ static int64_t ttl_of(const vc_mc *mc, uint64_t expires_ms) {
 
 /* --- Reading ---------------------------------------------------------------------------- */
 
-/* Another thread reads the counters meanwhile. */
-static void count(uint64_t *counter, uint64_t more) {
-    __atomic_store_n(counter, *counter + more, __ATOMIC_RELAXED);
-}
-
-static void observe(vc_durations *durations, int64_t ns) {
-    count(&durations->counts[ns > 0 ? 64 - __builtin_clzll((unsigned long long)ns) : 0], 1);
-    count(&durations->total_ns, (uint64_t)ns);
-}
-
 /* What a step does for a command. */
 typedef struct {
     vc_mc *mc;
@@ -365,10 +355,10 @@ static void count_command(const execution *job, size_t bytes) {
     vc_mc_counts *counts = &job->mc->counts;
     int64_t took_ns = vc_monotonic_ns() - job->started_ns;
     vc_mc_result result = job->outcome.result;
-    observe(&counts->commands[job->command->name][result], took_ns);
-    if (job->read_ns) observe(&counts->reads, job->read_ns);
-    if (job->write_ns) observe(&counts->writes, job->write_ns);
-    if (job->absent) count(job->absent, 1);
+    vc_observe(&counts->commands[job->command->name][result], took_ns);
+    if (job->read_ns) vc_observe(&counts->reads, job->read_ns);
+    if (job->write_ns) vc_observe(&counts->writes, job->write_ns);
+    if (job->absent) vc_count(job->absent, 1);
     /* The times of commands that are alike have the same last bits: all are mixed. */
     uint64_t mixed = (uint64_t)(job->started_ns + took_ns) * UINT64_C(0x9e3779b97f4a7c15);
     bool is_sampled = result == VC_MC_HIT && !(mixed >> 32 & (uint64_t)config->sample_mask);
@@ -489,11 +479,11 @@ void vc_mc_free(vc_mc *mc) { free(mc); }
 
 void vc_mc_change(vc_mc *mc, const vc_mc_config *to) { mc->config.slow_ns = to->slow_ns; }
 
-void vc_mc_get_counts(const vc_mc *mc, vc_mc_counts *counts) {
+void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts) {
     const uint64_t *from = (const uint64_t *)&mc->counts;
     uint64_t *to = (uint64_t *)counts;
     for (size_t i = 0; i < sizeof(*counts) / sizeof(*from); i++)
-        to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+        to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
 
 const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length) {

@@ -26,7 +26,7 @@
  *   FLUSH   there is no room in `out`: send it, then call again with an empty one.
  *
  * Threads. A `vc_mc` belongs to the thread of one loop, a stream to the `vc_mc` of its loop. All
- * functions are for that thread, which has not got Python's lock, except `vc_mc_get_counts`, which
+ * functions are for that thread, which has not got Python's lock, except `vc_mc_add_counts`, which
  * any thread may call. The core and the marks are shared. */
 #ifndef VC_MEMCACHE_H
 #define VC_MEMCACHE_H
@@ -150,7 +150,8 @@ void vc_mc_free(vc_mc *mc);
 void vc_mc_change(vc_mc *mc, const vc_mc_config *to);
 vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
                          size_t *used, vc_mc_out *out);
-void vc_mc_get_counts(const vc_mc *mc, vc_mc_counts *counts);
+/* Add what was counted since the start. */
+void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts);
 /* Return the events since the last call, one after the other; valid until the next call. */
 const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length);
 

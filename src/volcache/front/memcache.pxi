@@ -234,7 +234,8 @@ cdef class Commands:
         cdef vc_mc_counts counts
         cdef size_t length
         cdef const uint8_t *events = vc_mc_take_events(self.mc, &length)
-        vc_mc_get_counts(self.mc, &counts)
+        memset(&counts, 0, sizeof(counts))
+        vc_mc_add_counts(self.mc, &counts)
         self.facts.add_counts(&counts)
         self.facts.take_events(events, length)
         failure, self.failure = self.failure, None
