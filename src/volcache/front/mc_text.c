@@ -49,16 +49,18 @@ static unsigned split(const char *at, const char *end, vc_text *words) {
     return count;
 }
 
-static bool set_key(vc_mc_command *command, vc_text key) {
-    command->key = key;
-    return key.length && key.length <= VC_MC_KEY_BYTES;
+static bool read_cas(vc_text word, vc_mc_command *command) {
+    if (!read_number(word, UINT64_MAX, &command->cas)) return false;
+    if (!command->cas) command->cas = VC_MC_NO_VERSION;
+    return true;
 }
 
 /* --- Values ----------------------------------------------------------------------------- */
 
-/* The line of a command that stores ends at `line_end`; its value follows. */
+/* Add the value, which follows the line of a command. */
 static vc_mc_step add_value(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
-                            size_t length, size_t line_end, vc_text size, vc_mc_command *command) {
+                            size_t length, vc_text size, vc_mc_command *command) {
+    size_t line_end = command->used;
     uint64_t bytes;
     if (!read_number(size, config->value_size, &bytes)) return VC_MC_PASS;
     stream->needed = line_end + bytes + 2;
@@ -70,49 +72,49 @@ static vc_mc_step add_value(const vc_mc_config *config, vc_mc_stream *stream, co
 
 /* --- Text ------------------------------------------------------------------------------- */
 
-/* The commands that may end with "noreply", and how many words they have without. */
+/* The commands that are executed here, except gets of text. */
 typedef struct {
-    const char *word;
     vc_mc_name name;
     vc_mc_action action;
-    unsigned words;
+    unsigned words;         /* without "noreply", or without flags */
+    /* Of a meta command, NULL of others: the flags that are executed here, and those of them that
+     * the reply repeats. */
+    const char *flags, *repeated;
 } form;
 
 static const form FORMS[] = {
-    {"set", VC_MC_SET, VC_MC_WRITE, 5},         {"add", VC_MC_ADD, VC_MC_WRITE, 5},
-    {"replace", VC_MC_REPLACE, VC_MC_WRITE, 5}, {"cas", VC_MC_CAS, VC_MC_WRITE, 6},
-    {"touch", VC_MC_TOUCH, VC_MC_TOUCHING, 3},  {"delete", VC_MC_DELETE, VC_MC_REMOVE, 2},
+    {VC_MC_SET, VC_MC_WRITE, 5, NULL, NULL},
+    {VC_MC_MG, VC_MC_READ, 2, "ktscfhlvuqbOT", "Oktscfhl"},
+    {VC_MC_MS, VC_MC_WRITE, 3, "kscqbOTCFM", "Okcs"},
+    {VC_MC_ADD, VC_MC_WRITE, 5, NULL, NULL},
+    {VC_MC_REPLACE, VC_MC_WRITE, 5, NULL, NULL},
+    {VC_MC_CAS, VC_MC_WRITE, 6, NULL, NULL},
+    {VC_MC_TOUCH, VC_MC_TOUCHING, 3, NULL, NULL},
+    {VC_MC_DELETE, VC_MC_REMOVE, 2, NULL, NULL},
+    {VC_MC_MD, VC_MC_REMOVE, 2, "kqbOC", "Ok"},
+    {VC_MC_MN, VC_MC_NOTHING, 1, "", ""},
 };
 
-static vc_mc_step parse_change(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
-                               size_t length, size_t line_end, const vc_text *words,
-                               unsigned count, vc_mc_command *command) {
+static const form *find_form(vc_text word) {
     const form *is = FORMS, *end = FORMS + sizeof(FORMS) / sizeof(*FORMS);
+    while (is < end && !is_word(word, vc_mc_names[is->name])) is++;
+    return is < end ? is : NULL;
+}
+
+static bool read_change(const form *is, const vc_text *words, unsigned count,
+                        vc_mc_command *command) {
     uint64_t flags;
-    while (is < end && !is_word(*words, is->word)) is++;
-    if (is == end) return VC_MC_PASS;
-    *command = (vc_mc_command){.name = is->name, .action = is->action, .used = line_end};
     command->is_quiet = is_word(words[count - 1], "noreply");
-    if (count != is->words + command->is_quiet || !set_key(command, words[1])) return VC_MC_PASS;
-    command->mode = is->name == VC_MC_CAS ? VC_MC_SET : is->name;
-    if (is->action == VC_MC_REMOVE) return VC_MC_NEXT;
-    if (!read_signed(words[is->action == VC_MC_WRITE ? 3 : 2], &command->exptime))
-        return VC_MC_PASS;
-    if (is->action == VC_MC_TOUCHING) return VC_MC_NEXT;
-    if (!read_number(words[2], UINT32_MAX, &flags)) return VC_MC_PASS;
+    if (count != is->words + command->is_quiet) return false;
+    if (is->action == VC_MC_REMOVE) return true;
+    if (!read_signed(words[is->action == VC_MC_WRITE ? 3 : 2], &command->exptime)) return false;
+    if (is->action == VC_MC_TOUCHING) return true;
+    if (!read_number(words[2], UINT32_MAX, &flags)) return false;
     command->flags = (uint32_t)flags;
-    if (is->name == VC_MC_CAS) {
-        if (!read_number(words[5], UINT64_MAX, &command->cas)) return VC_MC_PASS;
-        if (!command->cas) command->cas = VC_MC_NO_VERSION;
-    }
-    return add_value(config, stream, data, length, line_end, words[4], command);
+    return is->name != VC_MC_CAS || read_cas(words[5], command);
 }
 
 /* --- Gets of text ------------------------------------------------------------------------- */
-
-static const char *const GETS[] = {
-    [VC_MC_GET] = "get", [VC_MC_GETS] = "gets", [VC_MC_GAT] = "gat", [VC_MC_GATS] = "gats",
-};
 
 /* Make a command of the key at `at`, which may be followed by others. */
 static void make_get(vc_mc_name name, int64_t exptime, const char *at, const char *end,
@@ -204,9 +206,7 @@ static bool read_flag(vc_mc_command *command, vc_text word) {
         command->flags = (uint32_t)flags;
         return true;
     case 'C':
-        if (!read_number(rest, UINT64_MAX, &command->cas)) return false;
-        if (!command->cas) command->cas = VC_MC_NO_VERSION;
-        return true;
+        return read_cas(rest, command);
     case 'M':
         command->mode = is_word(rest, "E")   ? VC_MC_ADD
                         : is_word(rest, "R") ? VC_MC_REPLACE
@@ -217,57 +217,35 @@ static bool read_flag(vc_mc_command *command, vc_text word) {
     }
 }
 
-/* Read the flags of a command. `plain` are those that are executed here, `repeated` those of them
- * that the reply repeats. */
-static bool read_flags(vc_mc_command *command, const vc_text *words, unsigned count,
-                       const char *plain, const char *repeated) {
+static bool read_flags(const form *is, const vc_text *words, unsigned count,
+                       vc_mc_command *command) {
     const char *all = "ktscfhlvuqbOTCFM";
     unsigned seen = 0;
-    for (unsigned i = 0; i < count; i++) {
+    if (count < is->words || count > META_WORDS_MAX) return false;
+    for (unsigned i = is->words; i < count; i++) {
         char letter = *words[i].at;
         const char *known = letter ? strchr(all, letter) : NULL;
         unsigned bit = known ? 1u << (known - all) : 0;
-        if (!known || !strchr(plain, letter) || seen & bit || !read_flag(command, words[i]))
+        if (!known || !strchr(is->flags, letter) || seen & bit || !read_flag(command, words[i]))
             return false;
         seen |= bit;
-        if (strchr(repeated, letter)) command->words[command->word_count++] = words[i];
+        if (strchr(is->repeated, letter)) command->words[command->word_count++] = words[i];
         if (letter == 'v') command->wants_value = true;
         if (letter == 'u') command->is_peek = true;
         if (letter == 'q') command->is_quiet = true;
         if (letter == 't') command->wants_earlier_ttl = !command->has_exptime;
         if (letter == 'b' && !decode_key(command)) return false;
     }
+    if (command->mode == VC_MC_ADD) command->cas = 0; /* As in memcached. */
     return true;
 }
 
-static vc_mc_step parse_meta(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
-                             size_t length, size_t line_end, const vc_text *words, unsigned count,
-                             vc_mc_command *command) {
-    *command = (vc_mc_command){.form = VC_MC_META, .used = line_end, .mode = VC_MC_SET};
-    if (is_word(*words, "mn")) {
-        command->name = VC_MC_MN;
-        command->action = VC_MC_NOTHING;
-        return VC_MC_NEXT;
-    }
-    if (count < 2 || count > META_WORDS_MAX || !set_key(command, words[1])) return VC_MC_PASS;
-    if (is_word(*words, "mg")) {
-        command->name = VC_MC_MG;
-        command->action = VC_MC_READ;
-        return read_flags(command, words + 2, count - 2, "ktscfhlvuqbOT", "Oktscfhl") ? VC_MC_NEXT
-                                                                                 : VC_MC_PASS;
-    }
-    if (is_word(*words, "md")) {
-        command->name = VC_MC_MD;
-        command->action = VC_MC_REMOVE;
-        return read_flags(command, words + 2, count - 2, "kqbOC", "Ok") ? VC_MC_NEXT : VC_MC_PASS;
-    }
-    command->name = VC_MC_MS;
-    command->action = VC_MC_WRITE;
-    if (!is_word(*words, "ms") || count < 3 ||
-        !read_flags(command, words + 3, count - 3, "kscqbOTCFM", "Okcs"))
-        return VC_MC_PASS;
-    if (command->mode == VC_MC_ADD) command->cas = 0; /* As in memcached. */
-    return add_value(config, stream, data, length, line_end, words[2], command);
+static bool read_words(const form *is, const vc_text *words, unsigned count,
+                       vc_mc_command *command) {
+    if (is->action == VC_MC_NOTHING) return true;
+    if (count < 2 || words[1].length > VC_MC_KEY_BYTES) return false;
+    command->key = words[1];
+    return (is->flags ? read_flags : read_change)(is, words, count, command);
 }
 
 /* --- Lines ------------------------------------------------------------------------------ */
@@ -275,8 +253,9 @@ static vc_mc_step parse_meta(const vc_mc_config *config, vc_mc_stream *stream, c
 /* Whether a line may be a get, and which one: a longer one has other limits. */
 static bool is_get(const char *data, size_t length, vc_mc_name *name) {
     for (*name = VC_MC_GET; *name <= VC_MC_GATS; ++*name) {
-        size_t size = strlen(GETS[*name]);
-        if (length > size && data[size] == ' ' && !memcmp(data, GETS[*name], size)) return true;
+        const char *word = vc_mc_names[*name];
+        size_t size = strlen(word);
+        if (length > size && data[size] == ' ' && !memcmp(data, word, size)) return true;
     }
     return false;
 }
@@ -309,8 +288,18 @@ vc_mc_step vc_mc_parse_text(const vc_mc_config *config, vc_mc_stream *stream, co
     if (reads) return parse_get(data, size + 1, end, name, command);
     unsigned count = split(data, end, words);
     if (!count || count == VC_MC_WORDS) return VC_MC_PASS;
-    return (words->length == 2 ? parse_meta : parse_change)(config, stream, data, length, size + 1,
-                                                            words, count, command);
+    const form *is = find_form(*words);
+    if (!is) return VC_MC_PASS;
+    *command = (vc_mc_command){
+        .name = is->name,
+        .action = is->action,
+        .mode = is->flags || is->name == VC_MC_CAS ? VC_MC_SET : is->name,
+        .form = is->flags ? VC_MC_META : VC_MC_TEXT,
+        .used = size + 1,
+    };
+    if (!read_words(is, words, count, command)) return VC_MC_PASS;
+    if (is->action != VC_MC_WRITE) return VC_MC_NEXT;
+    return add_value(config, stream, data, length, words[is->flags ? 2 : 4], command);
 }
 
 /* --- Replies ---------------------------------------------------------------------------- */
