@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -16,21 +17,25 @@ enum { PREFIX_BYTES = sizeof(PREFIX) - 1, RECEIVED_BYTES = 16384, KEPT_BYTES = 1
 
 /* A command that was sent, or will be with the next round. */
 typedef struct call {
-    struct call *next;
+    STAILQ_ENTRY(call) next;
     void *owner;                /* of a get; NULL: nobody waits any more */
     bool is_get;
     int64_t started_ns;
     uint8_t name[VC_ITEM_BYTES];
 } call;
 
+typedef STAILQ_HEAD(calls, call) calls;
+
 /* An item that another thread lets the loop send. */
 typedef struct handed_item {
-    struct handed_item *next;
+    STAILQ_ENTRY(handed_item) next;
     uint8_t name[VC_ITEM_BYTES];
     uint64_t expires_s;
     size_t length;
     uint8_t record[];
 } handed_item;
+
+typedef STAILQ_HEAD(items, handed_item) items;
 
 /* Bytes from `at` on; those before were used. */
 typedef struct {
@@ -43,7 +48,7 @@ typedef struct {
     const char *address;
     int fd;                     /* -1: none */
     bool is_waiting;            /* for room in the socket */
-    call *first, *last;
+    calls calls;
     call *unsent;               /* the first whose bytes are all in `out` */
     unsigned count;
     buffer out, in;
@@ -52,7 +57,7 @@ typedef struct {
 } server;
 
 struct vc_hot {
-    const vc_link *link;        /* NULL: there is no loop */
+    const vc_link *_Atomic link;    /* NULL: there is no loop */
     void (*on_get)(void *context, void *owner);
     void *context;
     int64_t timeout_ns;
@@ -67,9 +72,8 @@ struct vc_hot {
     size_t record_length;
     /* Items of other threads. */
     pthread_mutex_t handing;    /* protects these, and changes of `link` */
-    handed_item *_Atomic handed;       /* the first */
-    handed_item *last_handed;
-    size_t handed_bytes;
+    items handed;
+    _Atomic size_t handed_bytes;
     unsigned server_count;
     server servers[];
 };
@@ -199,10 +203,9 @@ static vc_hot_result failure_of(ssize_t got) {
 }
 
 static call *take_first(server *s) {
-    call *first = s->first;
-    if (s->unsent == first) s->unsent = first->next;
-    s->first = first->next;
-    if (!s->first) s->last = NULL;
+    call *first = STAILQ_FIRST(&s->calls);
+    if (s->unsent == first) s->unsent = STAILQ_NEXT(first, next);
+    STAILQ_REMOVE_HEAD(&s->calls, next);
     s->count--;
     return first;
 }
@@ -232,16 +235,10 @@ static void disconnect(vc_hot *hot, server *s) {
 
 /* All commands of a server fail. */
 static void fail(vc_hot *hot, server *s, vc_hot_result why) {
-    call *first = s->first;
     disconnect(hot, s);
     if (why != VC_HOT_MORE) s->failure = (int)why;
-    s->first = s->last = s->unsent = NULL;
-    s->count = 0;
-    while (first) {
-        call *next = first->next;
-        tell(hot, first, NULL, 0);
-        first = next;
-    }
+    /* Meanwhile none is added: there is no connection. */
+    while (s->count) tell(hot, take_first(s), NULL, 0);
 }
 
 /* Use a connection that was given. */
@@ -271,9 +268,7 @@ static call *add_call(vc_hot *hot, server *s, const uint8_t name[VC_ITEM_BYTES],
     if (!added) return NULL;
     *added = (call){.started_ns = vc_monotonic_ns()};
     memcpy(added->name, name, VC_ITEM_BYTES);
-    if (s->last) s->last->next = added;
-    else s->first = added;
-    s->last = added;
+    STAILQ_INSERT_TAIL(&s->calls, added, next);
     s->count++;
     if (!s->unsent) s->unsent = added;
     if (!hot->is_alarm_set) set_alarm(hot, hot->timeout_ns);
@@ -292,8 +287,9 @@ bool vc_hot_get(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], void *owner) {
 }
 
 void vc_hot_cancel(vc_hot *hot, const void *owner) {
+    call *one;
     for (unsigned i = 0; i < hot->server_count; i++)
-        for (call *one = hot->servers[i].first; one; one = one->next)
+        STAILQ_FOREACH(one, &hot->servers[i].calls, next)
             if (one->owner == owner) one->owner = NULL;
 }
 
@@ -320,22 +316,15 @@ static bool hand_over(vc_hot *hot, handed_item *handed) {
     pthread_mutex_lock(&hot->handing);
     bool is_taken = hot->link && hot->handed_bytes <= VC_HOT_OUT_BYTES;
     if (is_taken) {
-        if (hot->handed) hot->last_handed->next = handed;
-        else hot->handed = handed;
-        hot->last_handed = handed;
-        hot->handed_bytes += handed->length;
+        STAILQ_INSERT_TAIL(&hot->handed, handed, next);
+        hot->handed_bytes += sizeof(*handed) + handed->length;
         hot->link->wake();
     }
     pthread_mutex_unlock(&hot->handing);
     return is_taken;
 }
 
-bool vc_hot_has_loop(vc_hot *hot) {
-    pthread_mutex_lock(&hot->handing);
-    bool has_loop = hot->link != NULL;
-    pthread_mutex_unlock(&hot->handing);
-    return has_loop;
-}
+bool vc_hot_has_loop(vc_hot *hot) { return hot->link; }
 
 bool vc_hot_send(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
                  const uint8_t *record, size_t length) {
@@ -353,14 +342,15 @@ bool vc_hot_send(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expire
 
 /* Send the items of other threads, or only free them. */
 static void take_handed(vc_hot *hot, bool sends) {
-    if (!hot->handed) return;
+    items taken = STAILQ_HEAD_INITIALIZER(taken);
+    handed_item *one;
+    if (!hot->handed_bytes) return;
     pthread_mutex_lock(&hot->handing);
-    handed_item *next, *one = hot->handed;
-    hot->handed = NULL;
+    STAILQ_CONCAT(&taken, &hot->handed);
     hot->handed_bytes = 0;
     pthread_mutex_unlock(&hot->handing);
-    for (; one; one = next) {
-        next = one->next;
+    while ((one = STAILQ_FIRST(&taken))) {
+        STAILQ_REMOVE_HEAD(&taken, next);
         if (sends) send_item(hot, one->name, one->expires_s, one->record, one->length);
         free(one);
     }
@@ -399,10 +389,11 @@ static vc_hot_result take_replies(vc_hot *hot, server *s, size_t *needed) {
     size_t value_max = hot->record_max + VC_ITEM_BYTES;
     *needed = 0;
     while (s->in.at < s->in.used) {
-        if (!s->first) return VC_HOT_PROTOCOL; /* Nothing was asked for. */
+        const call *first = STAILQ_FIRST(&s->calls);
+        if (!first) return VC_HOT_PROTOCOL; /* Nothing was asked for. */
         vc_hot_reply reply =
             vc_hot_parse(s->in.bytes + s->in.at, s->in.used - s->in.at,
-                         s->first->is_get ? s->first->name : NULL, value_max);
+                         first->is_get ? first->name : NULL, value_max);
         if (reply.result == VC_HOT_PROTOCOL) return reply.result;
         if (reply.result == VC_HOT_MORE) {
             *needed = reply.length + 1 - (s->in.used - s->in.at);
@@ -434,7 +425,7 @@ static void receive(vc_hot *hot, server *s) {
 static void flush(vc_hot *hot, server *s) {
     int64_t now_ns = vc_monotonic_ns();
     /* The time in which this loop did something else does not count. */
-    for (call *one = s->unsent; one; one = one->next) one->started_ns = now_ns;
+    for (call *one = s->unsent; one; one = STAILQ_NEXT(one, next)) one->started_ns = now_ns;
     s->unsent = NULL;
     size_t length = s->out.used - s->out.at;
     ssize_t sent = send(s->fd, s->out.bytes + s->out.at, length, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -480,8 +471,9 @@ void vc_hot_ready(vc_hot *hot, int fd, int events) {
 
 /* How long the oldest command of a server may still take; 0: no longer. */
 static int64_t left_ns(const vc_hot *hot, const server *s, int64_t now_ns) {
-    if (!s->first || (s->first == s->unsent && !s->is_waiting)) return hot->timeout_ns;
-    int64_t left = s->first->started_ns + hot->timeout_ns - now_ns;
+    const call *first = STAILQ_FIRST(&s->calls);
+    if (!first || (first == s->unsent && !s->is_waiting)) return hot->timeout_ns;
+    int64_t left = first->started_ns + hot->timeout_ns - now_ns;
     return left > 0 ? left : 0;
 }
 
@@ -498,7 +490,7 @@ void vc_hot_alarm(vc_hot *hot) {
     int64_t now_ns = vc_monotonic_ns();
     for (unsigned i = 0; i < hot->server_count; i++) {
         const server *s = &hot->servers[i];
-        if (s->first && left_ns(hot, s, now_ns) < next_ns) next_ns = left_ns(hot, s, now_ns);
+        if (s->count && left_ns(hot, s, now_ns) < next_ns) next_ns = left_ns(hot, s, now_ns);
     }
     hot->is_alarm_set = false;
     if (next_ns != INT64_MAX) set_alarm(hot, next_ns + 1);
@@ -554,7 +546,9 @@ vc_hot *vc_hot_new(const char *const *addresses, unsigned count, int64_t timeout
     hot->record_max = record_max;
     hot->server_count = count;
     pthread_mutex_init(&hot->handing, NULL);
+    STAILQ_INIT(&hot->handed);
     for (unsigned i = 0; i < count; i++) {
+        STAILQ_INIT(&hot->servers[i].calls);
         hot->servers[i].address = addresses[i];
         hot->servers[i].hash = vc_crc32c(0, addresses[i], strlen(addresses[i]));
         hot->servers[i].fd = hot->servers[i].given = -1;
@@ -567,7 +561,7 @@ void vc_hot_install(vc_hot *hot, const vc_link *link, void (*on_get)(void *conte
     for (unsigned i = 0; !link && i < hot->server_count; i++) {
         server *s = &hot->servers[i];
         disconnect(hot, s);
-        while (s->first) free(take_first(s));
+        while (s->count) free(take_first(s));
     }
     pthread_mutex_lock(&hot->handing);
     hot->link = link;
