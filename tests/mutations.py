@@ -38,6 +38,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 # From the quick and narrow to the slow and wide; pytest stops at the first that fails.
 TESTS: Final = (
     "tests/unit/test_cache.py",
+    "tests/unit/test_cache_threads.py",
     "tests/unit/http/test_dates.py",
     "tests/unit/store",
     "tests/golden",

@@ -31,6 +31,7 @@ from support.wire import connect, read_reply, request_bytes
 pytestmark = [pytest.mark.integration, pytest.mark.property]
 
 KEYS: Final = [f"key/{number}" for number in range(6)]
+COUNTER: Final = "counter"
 GENERATIONS: Final = 3 * EXTENT or 60
 OPERATIONS: Final = 1200  # Of all clients, before a kill.
 NUMBERS: Final = count(1)  # Of values, over all clients.
@@ -51,6 +52,14 @@ class Client(ABC):
     @abstractmethod
     def write(self, kind: Kind, key: str, value: bytes, version: str) -> bool:
         """Write; return whether the condition held."""
+
+    def increment(self) -> None:
+        """Add 1 to a number, by compare and swap."""
+        is_done = False
+        while not is_done:
+            _, before, version = self.get(COUNTER)
+            number = b"%d" % (int(before or 0) + 1)
+            is_done = self.write("cas" if before else "add", COUNTER, number, version)
 
     @abstractmethod
     def close(self) -> None:
@@ -130,7 +139,7 @@ class Text(Client):
 
 
 class Meta(Text):
-    """The meta commands."""
+    """The meta commands; numbers are counted by the server."""
 
     modes: ClassVar = {"put": "", "add": " ME", "replace": " MR"}
 
@@ -143,6 +152,10 @@ class Meta(Text):
         assert found, head
         value = self.client.read(int(found[1]) + 2)
         return True, value[:-2], found[2].decode()
+
+    def increment(self) -> None:
+        """Send an ma."""
+        assert self.client.ask(f"ma {COUNTER} N0 J1\r\n".encode()) == b"HD"
 
     def command(self, kind: Kind, key: str, value: bytes, version: str) -> bytes:
         """Return an ms or md."""
@@ -162,6 +175,7 @@ class Player(threading.Thread):
         super().__init__()
         self.history: list[tuple[str, Operation]] = []
         self.error: BaseException | None = None
+        self.counts = [0, 0]  # Increments that were sent, and answered.
         self._client = client
         self._dice = random.Random(seed)  # noqa: S311 - What to do.
         self._answered = answered
@@ -184,6 +198,11 @@ class Player(threading.Thread):
             self.error = error
 
     def _play(self, key: str) -> None:
+        if self._dice.random() < 0.05:
+            self.counts[0] += 1
+            self._client.increment()
+            self.counts[1] += 1
+            return
         if self._dice.random() < 0.5:
             began = time.monotonic()
             _, value, version = self._client.get(key)
@@ -237,6 +256,7 @@ def test_the_order_of_operations_survives_kills(
     """Of HTTP, text and meta clients at once; with the hot tier, copies are promoted."""
     histories: dict[str, list[Operation]] = {key: [] for key in KEYS}
     hits = 0  # Copies that were read.
+    sent = answered = 0  # Increments.
     settings = {
         "volume_size": "64MiB",
         "volume_num": 8,
@@ -253,6 +273,7 @@ def test_the_order_of_operations_survives_kills(
                 hits += server.stats()["hot"]["hits"] if is_hot else 1
                 server.kill()
             for player in players:
+                sent, answered = sent + player.counts[0], answered + player.counts[1]
                 for key, operation in player.history:
                     histories[key].append(operation)
             server.restart()
@@ -266,6 +287,7 @@ def test_the_order_of_operations_survives_kills(
                     # Only what is there now counts for what follows.
                     put = Operation("put", began, time.monotonic(), seen)
                     history[:] = [put] if seen else []
+                assert answered <= int(client.get(COUNTER)[1] or 0) <= sent
         assert "Traceback" not in server.stderr
     assert hits
 
