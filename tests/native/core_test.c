@@ -58,7 +58,7 @@ static void check_hits(void) {
 
 /* --- Puts ----------------------------------------------------------------------------- */
 
-static bool refuses;
+static bool refuses, refuses_sync;
 static unsigned synced;
 
 static ssize_t test_pwritev(void *context, int fd, const struct iovec *parts, int count,
@@ -73,15 +73,16 @@ static ssize_t test_pwritev(void *context, int fd, const struct iovec *parts, in
 static int test_sync(void *context, int fd) {
     CHECK(!context && fd == 7);
     synced++;
-    return 0;
+    errno = ENOSPC;
+    return refuses_sync ? -1 : 0;
 }
 
 static int64_t us;
 
 static int64_t test_next_us(void *context) { return ++*(int64_t *)context; }
 
-static vc_status put(const char *key, unsigned ring) {
-    vc_put one = {
+static vc_put put_of(const char *key, unsigned ring) {
+    return (vc_put){
         .record.key_length = (uint16_t)strlen(key),
         .record.length = 100,
         .key = bytes(key),
@@ -89,6 +90,10 @@ static vc_status put(const char *key, unsigned ring) {
                        "it, but its checksum is made"),
         .ring = ring,
     };
+}
+
+static vc_status put(const char *key, unsigned ring) {
+    vc_put one = put_of(key, ring);
     return vc_core_put(core, &one);
 }
 
@@ -125,12 +130,84 @@ static void check_puts(void) {
     refuses = false;
     how.syncs = true;
     vc_core_set_putting(core, &how);
-    CHECK(put("synced", VC_RING_UNKNOWN) == VC_DEFERRED && !synced);
+    CHECK(put("synced", VC_RING_UNKNOWN) == VC_TOGETHER && !synced);
     CHECK(put("synced", VC_MAIN) == VC_OK && synced == 1);
     writer.capacity = writer.end + 64 + strlen("too long") + 100 - 1;
     CHECK(put("too long", VC_MAIN) == VC_DEFERRED);
     writer.capacity++;
     CHECK(put("too long", VC_MAIN) == VC_OK && writer.end == writer.capacity);
+}
+
+static vc_put several[4];
+
+/* Put values together; return how many of the keys were tried. */
+static size_t put_together(const char *const keys[], size_t count) {
+    vc_put *puts[4];
+    for (size_t i = 0; i < count; i++) {
+        several[i] = put_of(keys[i], VC_RING_UNKNOWN);
+        puts[i] = &several[i];
+    }
+    return vc_core_put_together(core, puts, count);
+}
+
+/* Two volumes are written, with one sync for each of them. */
+static void check_together(void) {
+    static vc_writer probation;
+    static const char *const KEYS[] = {"together 1", "together 2", "asked for", "together 1"};
+    bool is_stale;
+    uint32_t other = vc_core_add_volume(core, 5);
+    vc_segment whole = {0, 1};
+    CHECK(vc_core_bind(core, other, 8, 8, &whole, 1));
+    vc_core_set_age(core, other, VC_PROBATION, 0, VC_VOLUME_HEADER_BYTES);
+    vc_core_take_due(core);
+    writer.capacity = writer.end + 1000;
+    probation = writer;
+    probation.lines = NULL;
+    vc_writer_clear(&probation);
+    probation.lines_room = 0;
+    probation.slot = other;
+    probation.end = 200;
+    CHECK(vc_core_set_writer(core, &probation) == VC_PROBATION);
+    CHECK(is_absent("asked for", &is_stale));
+    uint64_t end = writer.end;
+    size_t pending = writer.pending, lines = writer.lines_used;
+    synced = 0;
+    CHECK(put_together(KEYS, 4) == 3 && synced == 2);
+    for (int i = 0; i < 3; i++) CHECK(several[i].status == VC_OK && several[i].took_ns >= 0);
+    CHECK(several[2].ring == VC_PROBATION && probation.end > 200 && probation.pending == 1);
+    CHECK(writer.end == end + 2 * 174 && writer.synced_end == writer.end);
+    CHECK(writer.pending == pending + 2 && !is_absent("together 2", &is_stale));
+    /* No sync helps if the write failed, but those before are stored. */
+    refuses = true;
+    CHECK(put_together(KEYS, 2) == 2 && several[0].status == VC_IO_ERROR && synced == 2);
+    CHECK(several[1].status == VC_DEFERRED && writer.end == end + 2 * 174);
+    refuses = false;
+    CHECK(put_together(KEYS, 1) == 1 && several[0].status == VC_DEFERRED);
+    vc_due due = vc_core_take_due(core);
+    CHECK(due.refused == 1u << VC_MAIN && !due.unsynced);
+    /* If a sync fails, nothing was put. */
+    static const char *const NEW[] = {"never 1", "never 2"};
+    pending = writer.pending, lines = writer.lines_used, end = writer.end;
+    refuses_sync = true;
+    CHECK(put_together(NEW, 2) == 2 && is_absent("never 1", &is_stale));
+    for (int i = 0; i < 2; i++) CHECK(several[i].status == VC_SYNC_ERROR);
+    refuses_sync = false;
+    CHECK(writer.end == end && writer.pending == pending && writer.lines_used == lines);
+    CHECK(vc_core_is_due(core));
+    due = vc_core_take_due(core);
+    CHECK(due.unsynced == 1u << VC_MAIN && due.refused == due.unsynced);
+    CHECK(due.sync_error == ENOSPC);
+    vc_core_hold(core, true);
+    CHECK(put_together(KEYS, 1) == 1 && several[0].status == VC_DEFERRED);
+    vc_core_hold(core, false);
+    /* What is due is told with the last one, and defers none. */
+    writer.pending_max = 1;
+    CHECK(put_together(KEYS, 2) == 2 && !several[0].is_due && several[1].is_due);
+    CHECK(put_together(KEYS, 1) == 1 && several[0].status == VC_OK);
+    vc_writer_free(&probation);
+    writer.pending_max = 100;
+    vc_core_take_due(core);
+    vc_core_set_putting(core, &(vc_putting){test_next_us, &us, 400, false});
 }
 
 static sem_t is_owned, may_release;
@@ -297,6 +374,7 @@ int main(void) {
     check_absent();
     check_hits();
     check_puts();
+    check_together();
     check_busy();
     check_deletions();
     check_evicted();

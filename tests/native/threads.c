@@ -2,7 +2,8 @@
  *
  *     threads SECONDS SEED
  *
- * The writers put records, and overwrite and delete keys; each key has one writer. They use the
+ * The writers put records, some of them synced, and overwrite and delete keys; each key has one
+ * writer. They use the
  * volumes in a circle: whoever finds no room, or has to do what is due, acquires the write lock,
  * and reclaims the oldest volume while its records may be read. Each value says which version of
  * which key it is. What a reader gets is the latest version or a newer one; a miss or damage
@@ -69,7 +70,7 @@ static _Atomic uint32_t latest_turn;
 static _Atomic uint32_t oldest_turn;    /* earlier ones are reclaimed, or being so */
 static _Atomic uint32_t purge_begun[PURGES], purged[PURGES];    /* versions, by key */
 static atomic_bool is_closed, is_ending;
-static atomic_ulong stored, deletions, refused, dues;
+static atomic_ulong stored, deletions, refused, dues, synced, unsynced;
 static unsigned long rotations, rebound;    /* with the write lock */
 
 static uint64_t mixed(uint64_t x) {
@@ -184,11 +185,19 @@ static ssize_t failing_pwritev(void *context, int fd, const struct iovec *parts,
     return PWRITEV(fd, parts, count, offset);
 }
 
+static int failing_sync(void *context, int fd) {
+    static _Thread_local unsigned calls;
+    (void)context, (void)fd;
+    errno = EIO;
+    return calls++ % 64 == 63 ? -1 : 0;
+}
+
 static vc_calls system_calls(void) {
     vc_calls calls = vc_os_calls;
     calls.pread = slow_pread;
     calls.preadv = slow_preadv;
     calls.pwritev = failing_pwritev;
+    calls.fdatasync = failing_sync;
     return calls;
 }
 
@@ -262,15 +271,24 @@ static void prepare(void) {
     dues += due.bytes || due.unwritten;
     refused += due.refused != 0;
     if (due.unwritten) vc_writer_clear(&w.writer);
-    if (w.writer.end + RECORD_BYTES_MAX > w.writer.capacity) start_volume();
+    unsynced += due.unsynced != 0;
+    if (due.unsynced || w.writer.end + RECORD_BYTES_MAX > w.writer.capacity) start_volume();
+}
+
+/* Put a record without a ring; values are synced now and then. */
+static vc_status put_plain(keeper *k, vc_put *put) {
+    put->ring = VC_RING_UNKNOWN;
+    if (put->record.kind || next_random(&k->random) % 4) return vc_core_put(core, put);
+    CHECK(vc_core_put_together(core, &put, 1) == 1);
+    synced += put->status == VC_OK;
+    return put->status;
 }
 
 /* Put a record; return the turn of its volume, or one before it. */
 static uint32_t put_record(keeper *k, vc_put *put) {
     while (true) {
         uint32_t turn = atomic_load(&latest_turn);
-        put->ring = VC_RING_UNKNOWN;
-        vc_status status = vc_core_put(core, put);
+        vc_status status = put_plain(k, put);
         if (status == VC_DEFERRED) {
             acquire();
             prepare();
@@ -282,7 +300,7 @@ static uint32_t put_record(keeper *k, vc_put *put) {
             release();
         }
         if (status == VC_OK) return turn;
-        CHECK(status == VC_DEFERRED || status == VC_IO_ERROR);
+        CHECK(status == VC_DEFERRED || status == VC_IO_ERROR || status == VC_SYNC_ERROR);
     }
 }
 
@@ -578,9 +596,10 @@ int main(int count, char **arguments) {
         read_ahead(&random);
         run_round(left < ROUND_SECONDS ? left : ROUND_SECONDS, &random, &total);
     }
-    printf("%d rounds; %lu puts, %lu deletions, %lu refused, %lu rotations, %lu segments, due %lu"
+    CHECK(synced);
+    printf("%d rounds; %lu puts (%lu synced, %lu syncs failed), %lu deletions, %lu refused, %lu rotations, %lu segments, due %lu"
            " times\n",
-           rounds, stored, deletions, refused, rotations, rebound, dues);
+           rounds, stored, synced, unsynced, deletions, refused, rotations, rebound, dues);
     printf("%" PRIu64 " reads: %" PRIu64 " ok, %" PRIu64 " misses, %" PRIu64 " purged, %" PRIu64
            " outdated, %" PRIu64 " damaged; %" PRIu64 " with the value apart; %" PRIu64 " after the end\n",
            total.reads, total.ok, total.misses, total.purged, total.outdated, total.damaged,

@@ -133,6 +133,7 @@ class RingRun:
         self.since: dict[bytes, list[bytes | None]] = {}
         self.flipped: set[tuple[int, int, int]] = set()
         self.step_name = ""
+        self.under_way: set[bytes] = set()
         self.images = self.rotations = self.copied = self.refused = 0
         self.middle: list[tuple[str, dict[bytes, bytes | None]]] = []
         self.fs = SimulatedFileSystem()
@@ -236,7 +237,7 @@ class RingRun:
                 if not self.may_expire(key)
             }
             # A put or delete of the key itself may have been under way.
-            lost.discard(self.under_way)
+            lost -= self.under_way
             assert not lost, (*self.where(), what, lost)
         self.middle.clear()
         if self.kind == "power":
@@ -311,7 +312,7 @@ class RingRun:
         """Do so many steps, and look after each what a crash would leave."""
         for number in range(steps):
             self.before = self.live()
-            self.under_way = b""
+            self.under_way.clear()
             chosen = self.dice.random()
             if self.kind == "faults":
                 self.break_disk()
@@ -361,10 +362,12 @@ class RingRun:
             spare = self.dice.choice([0, 1000, 20_000, 30_000])
             self.fs.capacity = self.fs.used + spare
 
-    def do(self, chosen: float, number: int) -> None:  # noqa: C901 - One case per step.
+    def do(self, chosen: float, number: int) -> None:  # noqa: C901, PLR0912 - One case per step.
         """Do a step."""
         key = self.dice.choice(self.keys)
-        if chosen < 0.36:
+        if chosen < 0.12 and self.sync_mode == "always":
+            self.put_together(self.dice.choices(self.keys, k=self.dice.randint(1, 5)))
+        elif chosen < 0.36:
             self.put(key)
         elif chosen < 0.42:
             self.touch(key)
@@ -391,9 +394,8 @@ class RingRun:
         else:
             self.restart()
 
-    def put(self, key: bytes) -> None:
-        """Store a value that no other step stores."""
-        self.step_name = "put"
+    def new_value(self) -> tuple[bytes, int]:
+        """Return a value that no other step stores, and when it expires."""
         self.version += 1
         room = self.volume_size - 200
         length = self.dice.choice([20, 100, 200, 200, 300, 500, room])
@@ -402,11 +404,38 @@ class RingRun:
         expires = 0
         if self.dice.random() < 0.1:
             expires = self.now_ms + self.dice.choice([1, 1000, 10_000])
+        return value, expires
+
+    def put(self, key: bytes) -> None:
+        """Store a value."""
+        self.step_name = "put"
+        self.put_value(key, *self.new_value())
+
+    def put_value(self, key: bytes, value: bytes, expires: int) -> None:
+        """Store this value."""
         stored = with_expiry(value, expires)
         self.begin(key, stored)
         with self.refusable():
             self.store.put(key, value, expires_ms=expires)
             self.acknowledge(key, stored, expires)
+
+    def put_together(self, keys: list[bytes]) -> None:
+        """Store several values with one sync, and one by one what that leaves."""
+        self.step_name = "put together"
+        puts = [(key, *self.new_value()) for key in keys]
+        for key, value, expires in puts:
+            self.begin(key, with_expiry(value, expires))
+        done = self.store.index.put_together(
+            [(key, value, b"", b"", b"", 0, expires, 0) for key, value, expires in puts]
+        )
+        for (key, value, expires), is_done in zip(puts, done, strict=True):
+            if is_done:
+                self.acknowledge(key, with_expiry(value, expires), expires)
+        left = [put for put, is_done in zip(puts, done, strict=True) if not is_done]
+        for key, value, expires in left:
+            self.begin(key, with_expiry(value, expires))
+        for put in left:
+            self.put_value(*put)
 
     def touch(self, key: bytes) -> None:
         """Change when the value of a key expires."""
@@ -434,7 +463,7 @@ class RingRun:
 
     def begin(self, key: bytes, value: bytes | None) -> None:
         """Note an operation that begins."""
-        self.under_way = key
+        self.under_way.add(key)
         self.maybe[key].add(value)
         self.unsynced[key].add(value)
 

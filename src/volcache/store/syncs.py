@@ -101,10 +101,14 @@ class Syncs:
             volume.sync()
         except OSError as error:
             with self._lock:
-                self._retire(volume, error)
+                self.retire(volume, error)
 
-    def _retire(self, volume: Volume, error: OSError) -> None:
-        """Count a failed sync and retire the volume; the next record starts another."""
+    def retire(self, volume: Volume, error: OSError) -> None:
+        """
+        Count a failed sync and retire the volume; the next record starts another.
+
+        The caller holds the lock.
+        """
         self._rings.stats.count_sync_error(error)
         for failed in (volume, *self._rings.written):
             # If the id was used again meanwhile, the error may be about the new volume.
@@ -142,7 +146,7 @@ class Syncs:
             # The record is there until META.txt says where the volume ends.
             with suppress(OSError):
                 volume.erase_refused(sync=False)
-            self._retire(volume, error)
+            self.retire(volume, error)
         else:
             self._rings.stats.count_write_error(error)
         with suppress(OSError):  # The next append tries it again.

@@ -178,16 +178,18 @@ class RecordWriter(RecordReader):
             try:
                 return append()
             except OSError as error:
-                _, _, (volume,) = self.index.take_due()
+                _, _, (volume,), _ = self.index.take_due()
                 if not (may_make_space and self._log.make_space(error)):
                     raise self._log.syncs.refused(volume, error) from error
                 may_make_space = False
 
     def catch_up(self) -> None:
         """Do what is due after a put; the caller holds the lock."""
-        appended, unwritten, refused = self.index.take_due()
+        appended, unwritten, refused, unsynced = self.index.take_due()
         for volume in refused:
             self._log.rings.hold(volume)
+        for volume, error in unsynced:
+            self._log.syncs.retire(volume, error)
         for volume in unwritten:
             if volume.is_index_due or not volume.has_index_backlog:
                 self._log.rings.write_index(volume)

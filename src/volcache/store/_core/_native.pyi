@@ -7,7 +7,7 @@ from volcache.histogram import Histogram
 from volcache.store import clock
 from volcache.store.eviction import Rates, Terms
 from volcache.store.files import FileSystem
-from volcache.store.format import RecordFields, Ring, VolumeUse
+from volcache.store.format import NewRecord, RecordFields, Ring, VolumeUse
 from volcache.store.index import Heat, Loaded, Position, Replayed, Step
 from volcache.store.purges import PurgeList
 from volcache.store.stats import Fate
@@ -258,6 +258,19 @@ class Index:
                 Both are reported by `take_due`, too.
         """
 
+    def put_together(self, records: list[NewRecord]) -> list[bool]:
+        """
+        Put values with one sync, as a thread of the front does; see `vc_core_put_together`.
+
+        For tests. Content types and times stored are ignored.
+
+        Args:
+            records: At most 16.
+
+        Returns:
+            Which ones were put; `put` has to try the others.
+        """
+
     def delete(
         self, key: bytes, now_ms: int, volume: Volume | None = None
     ) -> bool | None:
@@ -284,13 +297,16 @@ class Index:
     def is_due(self) -> bool:
         """Whether no record is put without a volume before `take_due`."""
 
-    def take_due(self) -> tuple[int, list[Volume], list[Volume]]:
+    def take_due(
+        self,
+    ) -> tuple[int, list[Volume], list[Volume], list[tuple[Volume, OSError]]]:
         """
         Return what is due after the last records.
 
         Returns:
             How many bytes were put, if a step of a reclaim is due; the volumes whose index
-            file is; and those that the disk has refused a record of.
+            file is; those that the disk has refused a record of; and of these, those that
+            failed a sync of several, with its error: they must be retired.
         """
 
     def load(self, seq: int, fd: int, segments: Iterable[tuple[int, int]]) -> Loaded:

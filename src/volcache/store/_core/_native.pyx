@@ -403,6 +403,25 @@ cdef class Index:
             record.checksum, "DISK",
         )
 
+    def put_together(self, list records not None):
+        cdef vc_put puts[16]
+        cdef vc_put *pointers[16]
+        cdef size_t count = len(records), made = 0
+        if count > 16:
+            raise ValueError("at most 16 records")
+        for i, (key, value, _, _, _, _, expires_ms, flags) in enumerate(records):
+            memset(&puts[i], 0, sizeof(vc_put))
+            puts[i].key, puts[i].record.key_length = data_of(key), len(key)
+            puts[i].value, puts[i].record.length = data_of(value), len(value)
+            puts[i].record.expires_ms, puts[i].record.flags = expires_ms, flags
+            pointers[i] = &puts[i]
+        with nogil:
+            while made < count:
+                made += vc_core_put_together(self.core, pointers + made, count - made)
+        for volume in filter(None, self.volumes):
+            (<Writer>volume).calls.refuse_to_continue()
+        return [puts[i].status == VC_OK for i in range(count)]
+
     def delete(self, bytes key not None, uint64_t now_ms, volume=None):
         cdef vc_put put
         cdef c_bool existed = False
@@ -421,7 +440,7 @@ cdef class Index:
 
     cdef bint has_put(self, const vc_put *put, vc_status status, int error) except -1:
         """Count a record that was put, or raise why it was not; False: it is deferred."""
-        if status == VC_DEFERRED:
+        if status == VC_DEFERRED or status == VC_TOGETHER:
             return False
         if status != VC_OK:
             raise self.put_failure(status, error, put.ring)
@@ -460,9 +479,13 @@ cdef class Index:
         cdef vc_due due = vc_core_take_due(self.core)
         unwritten = [one for i, one in enumerate(self.volumes) if due.unwritten >> i & 1]
         refused = [one for i, one in enumerate(self.volumes) if due.refused >> i & 1]
+        unsynced = [
+            (one, SyncFailedError(due.sync_error, os.strerror(due.sync_error)))
+            for i, one in enumerate(self.volumes) if due.unsynced >> i & 1
+        ]
         for volume in refused:
             (<Writer>volume).calls.error = None
-        return due.bytes, unwritten, refused
+        return due.bytes, unwritten, refused, unsynced
 
     # --- Loading ----------------------------------------------------------------------
 

@@ -65,19 +65,32 @@ bool vc_core_is_mine(vc_core *core) {
            (uintptr_t)pthread_self();
 }
 
+/* Wait for the write lock, after those that wait already. */
+static bool wait_for_turn(vc_core *core, int64_t wait_ns) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    int64_t ns = until.tv_nsec + wait_ns;
+    until.tv_sec += ns / NS_PER_SECOND;
+    until.tv_nsec = ns % NS_PER_SECOND;
+    if (pthread_mutex_timedlock(&core->turn, &until)) return false;
+    bool is_locked = !pthread_mutex_timedlock(&core->write_lock, &until);
+    pthread_mutex_unlock(&core->turn);
+    return is_locked;
+}
+
+/* From now on, this thread has the write lock. */
+static void become_owner(vc_core *core) {
+    atomic_store_explicit(&core->owner, (uintptr_t)pthread_self(), memory_order_relaxed);
+    core->depth = 1;
+}
+
 bool vc_core_try_acquire(vc_core *core, int64_t wait_ns) {
-    if (!vc_core_is_mine(core)) {
-        if (pthread_mutex_trylock(&core->write_lock)) {
-            struct timespec until;
-            clock_gettime(CLOCK_REALTIME, &until);
-            int64_t ns = until.tv_nsec + wait_ns;
-            until.tv_sec += ns / NS_PER_SECOND;
-            until.tv_nsec = ns % NS_PER_SECOND;
-            if (pthread_mutex_timedlock(&core->write_lock, &until)) return false;
-        }
-        atomic_store_explicit(&core->owner, (uintptr_t)pthread_self(), memory_order_relaxed);
+    if (vc_core_is_mine(core)) {
+        core->depth++;
+        return true;
     }
-    core->depth++;
+    if (pthread_mutex_trylock(&core->write_lock) && !wait_for_turn(core, wait_ns)) return false;
+    become_owner(core);
     return true;
 }
 
@@ -107,6 +120,7 @@ vc_core *vc_core_new(const vc_calls *calls, const uint8_t hash_key[16], uint64_t
     vc_core *core = calloc(1, sizeof *core);
     if (!core) return NULL;
     pthread_mutex_init(&core->write_lock, NULL);
+    pthread_mutex_init(&core->turn, NULL);
     pthread_mutex_init(&core->mutex, NULL);
     core->calls = *calls;
     core->volume_bytes = volume_bytes;
@@ -143,6 +157,7 @@ void vc_core_free(vc_core *core) {
     vc_ghost_free(&core->missed);
     vc_purges_free(core->purges);
     pthread_mutex_destroy(&core->mutex);
+    pthread_mutex_destroy(&core->turn);
     pthread_mutex_destroy(&core->write_lock);
     free(core);
 }
@@ -611,24 +626,25 @@ bool vc_writer_append_block(vc_writer *writer, const char *lines, size_t length,
     return true;
 }
 
-/* Whether a record fits, whose lengths are set here. */
-static bool has_room(const vc_writer *writer, vc_record *record) {
+/* Whether a record fits at an offset; its lengths are set here. */
+static bool has_room(const vc_writer *writer, uint64_t offset, vc_record *record) {
     record->prefix =
         VC_OVERHEAD_BYTES + (uint32_t)vc_record_types(record) + record->key_length;
     record->size = (uint64_t)record->prefix + record->length;
     return record->length <= VC_VALUE_BYTES_MAX &&
-           writer->end + record->size <= writer->capacity;
+           offset + record->size <= writer->capacity;
 }
 
-vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync) {
+/* Write a record at an offset, and zeros up to a multiple of `unit`. There is memory for its entry
+ * then. */
+static vc_status write_record(vc_writer *writer, vc_put *put, uint64_t offset, uint64_t unit) {
     static uint8_t zeros[CHUNK_BYTES]; /* Not const: all of it is one page of zeros. */
     uint8_t prefix[VC_PREFIX_BYTES_MAX];
     vc_record *record = &put->record;
-    const vc_calls *calls = writer->calls;
-    if (!has_room(writer, record)) return VC_NO_ROOM;
+    if (!has_room(writer, offset, record)) return VC_NO_ROOM;
     if (!reserve_line(writer, record->key_length)) return VC_NO_MEMORY;
     uint64_t written_end = writer->written_end;
-    record->offset = writer->end;
+    record->offset = offset;
     record->volume = writer->volume;
     record->checksum = vc_crc32c(0, put->value, record->length);
     vc_record_encode(prefix, writer->salt, record, put->type, put->encoding, put->cache,
@@ -638,20 +654,35 @@ vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync) {
     int count = 1;
     if (record->length) parts[count++] = (struct iovec){(void *)put->value, record->length};
     if (end > written_end) {
-        uint64_t unit = sync ? PAGE_BYTES : CHUNK_BYTES;
         written_end = (end + unit - 1) / unit * unit;
         if (written_end > writer->capacity) written_end = writer->capacity;
         if (written_end > end)
             parts[count++] = (struct iovec){zeros, (size_t)(written_end - end)};
     }
-    if (!write_all(calls, writer->fd, parts, count, record->offset)) return VC_IO_ERROR;
-    if (sync && calls->fdatasync(calls->context, writer->fd)) return VC_SYNC_ERROR;
+    if (!write_all(writer->calls, writer->fd, parts, count, offset)) return VC_IO_ERROR;
     writer->written_end = written_end;
-    writer->end = end;
-    if (sync) writer->synced_end = end;
+    return VC_OK;
+}
+
+static void add_line(vc_writer *writer, const vc_put *put) {
+    const vc_record *record = &put->record;
     /* A deletion has neither offset nor size in the index file. */
     vc_writer_add_entry(writer, put->key, record->key_length,
                         record->kind ? 0 : record->offset, record->kind ? 0 : record->size);
+}
+
+static bool sync_volume(const vc_writer *writer) {
+    return !writer->calls->fdatasync(writer->calls->context, writer->fd);
+}
+
+vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync) {
+    vc_status status =
+        write_record(writer, put, writer->end, sync ? PAGE_BYTES : CHUNK_BYTES);
+    if (status != VC_OK) return status;
+    if (sync && !sync_volume(writer)) return VC_SYNC_ERROR;
+    writer->end = put->record.offset + put->record.size;
+    if (sync) writer->synced_end = writer->end;
+    add_line(writer, put);
     return VC_OK;
 }
 
@@ -702,41 +733,129 @@ static void write_entries(vc_core *core, vc_writer *writer, unsigned ring) {
         core->due.unwritten |= 1u << ring;
 }
 
-static vc_status append(vc_core *core, vc_put *put, vc_writer *writer) {
-    vc_record *record = &put->record;
-    if (!record->stored_us)
-        record->stored_us = (uint64_t)core->putting.next_us(core->putting.context);
+/* Set when a record is put, and when that begins. */
+static void set_times(vc_core *core, vc_put *put) {
+    if (!put->record.stored_us)
+        put->record.stored_us = (uint64_t)core->putting.next_us(core->putting.context);
     put->started_ns = vc_monotonic_ns();
-    vc_status status = vc_writer_append(writer, put, core->putting.syncs);
-    put->took_ns = vc_monotonic_ns() - put->started_ns;
-    if (status == VC_IO_ERROR || status == VC_SYNC_ERROR) core->due.refused |= 1u << put->ring;
-    if (status != VC_OK) return status;
+}
+
+/* Let the index have a record that was appended, and say what is due. */
+static void accept(vc_core *core, const vc_put *put, vc_writer *writer) {
     add_entry(core, put, writer->slot);
-    core->due.bytes += record->size;
-    if (record->kind)
+    core->due.bytes += put->record.size;
+    if (put->record.kind)
         write_entries(core, writer, put->ring);
     else if (writer->pending >= writer->pending_max)
         core->due.unwritten |= 1u << put->ring;
-    return VC_OK;
+}
+
+static vc_status append(vc_core *core, vc_put *put, vc_writer *writer) {
+    set_times(core, put);
+    vc_status status = vc_writer_append(writer, put, core->putting.syncs);
+    put->took_ns = vc_monotonic_ns() - put->started_ns;
+    if (status == VC_IO_ERROR || status == VC_SYNC_ERROR) core->due.refused |= 1u << put->ring;
+    if (status == VC_OK) accept(core, put, writer);
+    return status;
 }
 
 /* Whether a record without a ring may be appended. */
 static bool is_plain(vc_core *core, const vc_writer *writer, const vc_record *record) {
-    return !core->is_held && !core->putting.syncs && !vc_core_is_due(core) &&
-           (!record->kind || writer->is_indexed);
+    return !core->is_held && !vc_core_is_due(core) && (!record->kind || writer->is_indexed);
 }
 
 vc_status vc_core_put(vc_core *core, vc_put *put) {
-    if (!vc_core_try_acquire(core, PUT_WAIT_NS)) return VC_DEFERRED;
     bool has_ring = put->ring != VC_RING_UNKNOWN;
+    if (!has_ring && core->putting.syncs) return VC_TOGETHER;
+    if (!vc_core_try_acquire(core, PUT_WAIT_NS)) return VC_DEFERRED;
     if (!has_ring) put->ring = vc_core_ring_for(core, put->key, put->record.key_length);
     vc_writer *writer = put->ring < VC_RINGS ? core->writers[put->ring] : NULL;
-    bool is_possible = writer && has_room(writer, &put->record) &&
+    bool is_possible = writer && has_room(writer, writer->end, &put->record) &&
                        (has_ring || is_plain(core, writer, &put->record));
     vc_status status = is_possible ? append(core, put, writer) : VC_DEFERRED;
     put->is_due = vc_core_is_due(core);
     vc_core_release(core);
     return status;
+}
+
+/* What is put together into the volume of a ring. Nothing of it is before the `end` of the writer
+ * until it is synced. */
+typedef struct {
+    uint64_t end;
+    size_t lines_used, pending;     /* of the writer, before */
+} together;
+
+static vc_status append_next(vc_core *core, vc_put *put, together *rings) {
+    put->ring = vc_core_ring_for(core, put->key, put->record.key_length);
+    vc_writer *writer = put->ring < VC_RINGS ? core->writers[put->ring] : NULL;
+    if (core->is_held || core->due.refused || !writer ||
+        !has_room(writer, rings[put->ring].end, &put->record))
+        return VC_DEFERRED;
+    set_times(core, put);
+    vc_status status = write_record(writer, put, rings[put->ring].end, PAGE_BYTES);
+    if (status == VC_IO_ERROR) core->due.refused |= 1u << put->ring;
+    if (status != VC_OK) return status;
+    add_line(writer, put);
+    rings[put->ring].end += put->record.size;
+    return VC_OK;
+}
+
+/* Returns whether what was put together is on the disk. If not, it is as if it had not been put,
+ * except that a start may find it. */
+static bool sync_together(vc_core *core, unsigned ring, const together *from) {
+    vc_writer *writer = core->writers[ring];
+    if (!writer || from->end == writer->end) return true;
+    if (sync_volume(writer)) {
+        writer->end = writer->synced_end = from->end;
+        return true;
+    }
+    core->due.sync_error = errno;
+    core->due.refused |= 1u << ring;
+    core->due.unsynced |= 1u << ring;
+    writer->lines_used = from->lines_used;
+    writer->pending = from->pending;
+    return false;
+}
+
+/* Whether one of the puts before has the same key. Its ring may be another one when these are in
+ * the index, but the records of a key have to be in one ring. */
+static bool is_again(const uint64_t *fingerprints, size_t at) {
+    for (size_t i = 0; i < at; i++)
+        if (fingerprints[i] == fingerprints[at]) return true;
+    return false;
+}
+
+size_t vc_core_put_together(vc_core *core, vc_put *const *puts, size_t count) {
+    together rings[VC_RINGS] = {0};
+    uint64_t fingerprints[VC_PUTS_TOGETHER];
+    size_t made = 0;
+    bool is_synced[VC_RINGS];
+    while (!wait_for_turn(core, NS_PER_SECOND)) continue;
+    become_owner(core);
+    for (unsigned ring = 0; ring < VC_RINGS; ring++) {
+        const vc_writer *writer = core->writers[ring];
+        if (writer) rings[ring] = (together){writer->end, writer->lines_used, writer->pending};
+    }
+    for (; made < count && made < VC_PUTS_TOGETHER; made++) {
+        vc_put *put = puts[made];
+        fingerprints[made] = vc_core_fingerprint(core, put->key, put->record.key_length);
+        if (is_again(fingerprints, made)) break;
+        put->status = append_next(core, put, rings);
+    }
+    for (unsigned ring = 0; ring < VC_RINGS; ring++)
+        is_synced[ring] = sync_together(core, ring, &rings[ring]);
+    int64_t now_ns = vc_monotonic_ns();
+    for (size_t i = 0; i < made; i++) {
+        vc_put *put = puts[i];
+        put->is_due = false;
+        if (put->status != VC_OK) continue;
+        put->took_ns = now_ns - put->started_ns;
+        if (is_synced[put->ring]) accept(core, put, core->writers[put->ring]);
+        else put->status = VC_SYNC_ERROR;
+    }
+    if (made) puts[made - 1]->is_due = vc_core_is_due(core);
+    vc_core_release(core);
+    return made;
 }
 
 /* Read the header of a record, from the disk only if the caller `waits`. */

@@ -9,7 +9,7 @@
  *                    tries to acquire it for about a millisecond, as `vc_core_put` does. If it
  *                    cannot, because a volume is started or reclaimed, it leaves the request
  *                    to Python. While it has the lock, it waits neither for the interpreter nor
- *                    for a client.
+ *                    for a client. The thread that calls `vc_core_put_together` waits.
  *   the mutex        Inside of this module: protects the index, the table of volumes, the
  *                    purges and the figures of the policy. It is held for a lookup or a change,
  *                    never during a system call, so readers wait for no writer.
@@ -235,6 +235,7 @@ typedef struct {
     unsigned ring;
     int64_t started_ns, took_ns;    /* when, and for how long, it was written */
     bool is_due;            /* since it was put, something is; see `vc_core_is_due` */
+    vc_status status;       /* of `vc_core_put_together` */
 } vc_put;
 
 /* Write a record at `end` and add its entry. With `sync`, return only when it is on the disk.
@@ -246,6 +247,8 @@ typedef struct {
  * VC_OK; VC_NO_ROOM, VC_NO_MEMORY: nothing was written; VC_IO_ERROR, VC_SYNC_ERROR: errno says
  * why, `end` has not moved, and the next record overwrites this one. */
 vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync);
+
+enum { VC_PUTS_TOGETHER = 256 };    /* at most */
 
 /* How records are put. */
 typedef struct {
@@ -260,6 +263,8 @@ typedef struct {
     uint64_t bytes;         /* that were put since the last step of a reclaim; 0: none is due */
     unsigned unwritten;     /* its entries are to be written to the index file */
     unsigned refused;       /* the disk has refused a record, which a start may find */
+    unsigned unsynced;      /* of these: a sync has failed, and the volume must be retired */
+    int sync_error;         /* why */
 } vc_due;
 
 void vc_core_set_putting(vc_core *core, const vc_putting *how);
@@ -274,13 +279,22 @@ unsigned vc_core_set_writer(vc_core *core, vc_writer *writer);
  *
  * In a plain put, the ring is VC_RING_UNKNOWN: the core chooses it. Any thread may make one,
  * without the write lock and without the interpreter. VC_DEFERRED: nothing was done, because the
- * write lock was not free for a millisecond, because the ring is not known or has no room,
- * because something is due, or because each record is synced, which takes long. Then whoever
- * rotates has to make room, and to put it with the ring given.
+ * write lock was not free for a millisecond, because the ring is not known or has no room, or
+ * because something is due. Then whoever rotates has to make room, and to put it with the ring
+ * given. VC_TOGETHER: nothing was done, because each record is synced, which takes long.
  *
  * The other results are those of `vc_writer_append`. After VC_IO_ERROR or VC_SYNC_ERROR nothing
  * may be acknowledged before that is settled, not even a deletion that finds nothing. */
 vc_status vc_core_put(vc_core *core, vc_put *put);
+/* Make plain puts of values, with one sync for all of them; wait for the write lock and the disk.
+ * Whoever waits for the lock meanwhile gets it before the next call does.
+ *
+ * Returns how many of the first ones were made or not, as `status` says: fewer than `count` if
+ * two have the same key, as these are made one after the other. None is visible before all are on
+ * the disk. `took_ns` includes the sync. `is_due` is set in the last one only; what is due defers
+ * none, except a record that was refused. VC_OK, VC_DEFERRED, VC_NO_MEMORY, VC_IO_ERROR and
+ * VC_SYNC_ERROR: as above; the others may be VC_OK nevertheless. */
+size_t vc_core_put_together(vc_core *core, vc_put *const *puts, size_t count);
 /* Delete a key: put a tombstone, if there is a value. In `put`, only `key`, `record.key_length`
  * and `ring` are set. `existed`: whether there was a value that had not expired at `now_ms`.
  *

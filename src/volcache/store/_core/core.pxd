@@ -43,6 +43,7 @@ cdef extern from "record.h" nogil:
         VC_IO_ERROR
         VC_NO_MEMORY
         VC_DEFERRED
+        VC_TOGETHER
     ctypedef struct vc_record:
         uint64_t offset, stored_us, expires_ms, size
         uint32_t length, checksum, flags, prefix
@@ -166,6 +167,7 @@ cdef extern from "core.h" nogil:
         const uint8_t *value
         unsigned ring
         int64_t started_ns, took_ns
+        vc_status status
     ctypedef struct vc_putting:
         int64_t (*next_us)(void *context) noexcept
         void *context
@@ -173,11 +175,14 @@ cdef extern from "core.h" nogil:
         bint syncs
     ctypedef struct vc_due:
         uint64_t bytes
-        unsigned unwritten, refused
+        unsigned unwritten, refused, unsynced
+        int sync_error
     void vc_core_set_putting(vc_core *core, const vc_putting *how)
     unsigned vc_core_set_writer(vc_core *core, vc_writer *writer)
     void vc_core_hold(vc_core *core, bint is_held)
     vc_status vc_core_put(vc_core *core, vc_put *put)
+    enum: VC_PUTS_TOGETHER
+    size_t vc_core_put_together(vc_core *core, vc_put **puts, size_t count)
     vc_status vc_core_delete(vc_core *core, vc_put *put, uint64_t now_ms, c_bool *existed)
     bint vc_core_is_due(vc_core *core)
     vc_due vc_core_take_due(vc_core *core)

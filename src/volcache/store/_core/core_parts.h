@@ -23,6 +23,7 @@ typedef struct {
 
 struct vc_core {
     pthread_mutex_t write_lock;
+    pthread_mutex_t turn;   /* held while the write lock is waited for */
     atomic_uintptr_t owner; /* of the write lock; 0: no thread */
     unsigned depth;         /* how often its owner has acquired it */
     vc_putting putting;
