@@ -332,8 +332,7 @@ class _Parts(NamedTuple):
         access = Access(read=read, write=write)
         if self.gate is not None:
             expire = config.default_ttl or config.max_ttl
-            puts = config.sync_mode != "always" and not expire
-            change_gate(self.gate, puts=puts, access=access, cors=cors)
+            change_gate(self.gate, puts=not expire, access=access, cors=cors)
         self.entrance.front = front
         self.admin.set_access(config.admin_token, config.admin_hosts)
         if self.memcache is not None:

@@ -249,9 +249,11 @@ def playing(server: MemcacheServer, seed: int) -> Iterator[list[Player]]:
             raise player.error
 
 
-@pytest.mark.parametrize("is_hot", [False, True])
+@pytest.mark.parametrize(
+    ("is_hot", "sync_mode"), [(False, "none"), (True, "periodic"), (False, "always")]
+)
 def test_the_order_of_operations_survives_kills(
-    tmp_path: Path, memcached: MemcachedProcess, *, is_hot: bool
+    tmp_path: Path, memcached: MemcachedProcess, sync_mode: str, *, is_hot: bool
 ) -> None:
     """Of HTTP, text and meta clients at once; with the hot tier, copies are promoted."""
     histories: dict[str, list[Operation]] = {key: [] for key in KEYS}
@@ -260,7 +262,7 @@ def test_the_order_of_operations_survives_kills(
     settings = {
         "volume_size": "64MiB",
         "volume_num": 8,
-        "sync_mode": "periodic" if is_hot else "none",
+        "sync_mode": sync_mode,
         "memcache_threads": 1 + is_hot,
         "memc_on": is_hot,
         "memc_servers": memcached.address,

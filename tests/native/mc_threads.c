@@ -6,7 +6,8 @@
  * Some threads are clients: they send several commands at a time, cut into pieces, and half of
  * their connections are broken off. Each has keys of its own, so that it knows what it must get:
  * the value that it has set last, or a miss, as the volume is started anew when it is full. Many
- * records are not in memory. What is passed is answered by another thread, which gives back what
+ * records are not in memory. With an odd seed, values are synced before they are answered, and
+ * some syncs fail. What is passed is answered by another thread, which gives back what
  * follows the command, or keeps a part of it. All may hold so little that connections are closed.
  * Each command is an event; at the end all are counted. Any failed check aborts. */
 #define _GNU_SOURCE
@@ -98,12 +99,20 @@ static ssize_t plain_pwritev(void *context, int fd, const struct iovec *parts, i
     return syscall(SYS_pwritev, fd, parts, (long)count, offset, 0l);
 }
 
+static int test_sync(void *context, int fd) {
+    static _Atomic unsigned syncs;
+    (void)context, (void)fd;
+    errno = EIO;
+    return syncs++ % 50 == 49 ? -1 : 0;
+}
+
 static int64_t next_us(void *context) { return vc_clock_next(context); }
 static int64_t now_us(void *context) { return vc_clock_now(context); }
 
 /* Begin with an empty volume. */
 static void start_volume(void) {
     vc_core_acquire(core);
+    vc_core_take_due(core);
     if (turns) vc_core_reclaim(core, writer.slot);
     vc_segment whole = {0, ++turns};
     uint32_t slot = vc_core_add_volume(core, turns);
@@ -123,10 +132,12 @@ static void start_volume(void) {
     vc_core_release(core);
 }
 
-static void open_store(void) {
+static void open_store(bool syncs) {
     static const uint8_t hash_key[16] = "mc_threads";
     vc_putting how = {.next_us = next_us, .context = &store_clock, .due_bytes = UINT64_MAX};
+    how.syncs = syncs;
     calls = vc_os_calls;
+    calls.fdatasync = test_sync;
     calls.pread = plain_pread;
     calls.pread_cached = cached_pread;
     calls.pwritev = plain_pwritev;
@@ -159,7 +170,8 @@ static kept *find_kept(uintptr_t id) {
     return found;
 }
 
-/* Answer "incr KEY 1"; a "set" is passed if there is no room for it. */
+/* Answer "incr KEY 1"; a "set" is passed if there is no room for it, or the disk has refused
+ * it. */
 static void answer(const vc_mc_job *job) {
     kept *part = find_kept(job->id);
     static char bytes[sizeof part->bytes];
@@ -381,7 +393,7 @@ int main(int count, char **arguments) {
     client total = {0};
     vc_mc_figures figures;
     pthread_t python;
-    open_store();
+    open_store(random % 2);
     vc_mc_server_config config = {
         .commands = {
             .core = core,

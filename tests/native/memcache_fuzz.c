@@ -49,7 +49,7 @@ static run *current;
 static int64_t now_us;
 static vc_core *core;
 static vc_writer writer;
-static uint64_t streams, executed, passed, cold, flushed;
+static uint64_t streams, executed, passed, cold, flushed, synced;
 
 static uint64_t next_random(uint64_t *state) {
     *state += 0x9e3779b97f4a7c15u;
@@ -107,8 +107,15 @@ static int64_t clock_us(void *context) {
 
 static int64_t next_us(void *context) { return now_us = clock_us(context) + 1000; }
 
+static int test_sync(void *context, int fd) {
+    (void)context;
+    CHECK(fd == FD);
+    return 0;
+}
+
 static const vc_calls calls = {
-    .pread = test_pread, .pread_cached = test_pread_cached, .pwritev = test_pwritev};
+    .pread = test_pread, .pread_cached = test_pread_cached, .pwritev = test_pwritev,
+    .fdatasync = test_sync};
 static const vc_mc_clocks clocks = {clock_us, clock_us, NULL};
 
 static void on_due(void *context) {
@@ -140,18 +147,19 @@ static void test_end_read(vc_core *of) {
 }
 
 /* Begin with an empty store. */
-static void empty_store(void) {
+static void empty_store(bool syncs) {
     static const uint8_t hash_key[16] = "commands";
-    static const vc_putting how = {.next_us = next_us, .due_bytes = 5000};
+    vc_putting how = {.next_us = next_us, .due_bytes = 5000};
     static uint64_t seq;
     if (!core) {
         core = vc_core_new(&calls, hash_key, 1 << 24, 2, 0);
         CHECK(core);
-        vc_core_set_putting(core, &how);
     } else {
         vc_core_reclaim(core, writer.slot);
         vc_core_take_due(core);
     }
+    how.syncs = syncs;
+    vc_core_set_putting(core, &how);
     vc_writer_free(&writer);
     vc_segment whole = {0, ++seq};
     uint32_t slot = vc_core_add_volume(core, seq);
@@ -173,12 +181,23 @@ static void empty_store(void) {
 /* --- One run ---------------------------------------------------------------------------- */
 
 /* What a step is given: a copy, in memory of its length. */
+/* Do what the thread that stores values does. */
+static void store_synced(vc_mc_stream *stream, const char *data, size_t length) {
+    vc_put *put = &stream->put;
+    const char *value = (const char *)put->value;
+    CHECK(!put->record.length ||
+          (value >= data && value + put->record.length <= data + length));
+    CHECK(vc_core_put_together(core, &put, 1) == 1);
+    synced++;
+}
+
 static vc_mc_step step(vc_mc *mc, vc_mc_stream *stream, const uint8_t *data, size_t length,
                        size_t *used, vc_mc_out *out) {
     char *copy = malloc(length ? length : 1);
     CHECK(copy);
     memcpy(copy, data, length);
     vc_mc_step found = vc_mc_execute(mc, stream, copy, length, used, out);
+    if (found == VC_MC_TOGETHER) store_synced(stream, copy, length);
     free(copy);
     return found;
 }
@@ -295,7 +314,7 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
         .remote = "1.2.3.4",
     };
     current = this;
-    empty_store();
+    empty_store(options & 32);
     config.core = core;
     vc_mc *mc = this->mc = vc_mc_new(&config);
     CHECK(mc && config.reads && config.won);
@@ -442,7 +461,7 @@ static void add_binary(growing *to) {
 static void make_stream(growing *to) {
     static void (*const TEXTS[])(growing *) = {add_get, add_put, add_put, add_meta, add_meta,
                                                add_other};
-    uint8_t options = pick(4) ? (uint8_t)pick(8) : (uint8_t)pick(32);
+    uint8_t options = pick(4) ? (uint8_t)pick(8) : (uint8_t)pick(64);
     bool is_binary = pick(3) == 0;
     to->length = 0;
     add(to, &options, 1);
@@ -461,8 +480,8 @@ static void run_random(double seconds, uint64_t seed) {
     }
     free(stream.at);
     printf("%" PRIu64 " streams; %" PRIu64 " commands executed, %" PRIu64 " passed, %" PRIu64
-           " cold, %" PRIu64 " times full\n",
-           streams, executed, passed, cold, flushed);
+           " cold, %" PRIu64 " times full, %" PRIu64 " synced\n",
+           streams, executed, passed, cold, flushed, synced);
 }
 
 static int run_file(const char *path) {

@@ -23,6 +23,7 @@ enum { THREADS = 4, JOBS = 256 };
 static _Atomic int64_t now_ns = 1000000000, read_takes_ns;
 static sem_t begun, may_end, done, woken;
 static atomic_uint ended_reads;
+static size_t puts_at_once[JOBS], rounds;
 static vc_job jobs[JOBS];
 static pthread_t reader_of[JOBS];
 static vc_job_owner owners[2];
@@ -56,6 +57,18 @@ static vc_status test_read(vc_core *core, const uint8_t *key, size_t key_length,
     wait_for(&may_end, 1);
     now_ns += read_takes_ns;
     return VC_OK;
+}
+
+/* Make the puts up to one with the key of the first. */
+static size_t test_put_together(vc_core *core, vc_put *const *puts, size_t count) {
+    size_t made = 0;
+    (void)core;
+    sem_post(&begun);
+    wait_for(&may_end, 1);
+    for (; made < count && !(made && puts[made]->key == puts[0]->key); made++)
+        puts[made]->status = VC_OK;
+    puts_at_once[rounds++] = made;
+    return made;
 }
 
 static void test_end_read(vc_core *core) {
@@ -178,8 +191,33 @@ static void check_giving_up(void) {
     CHECK(ended_reads == before + 5);
 }
 
+/* Puts that come while others are synced are made together. */
+static void check_puts(void) {
+    static vc_put puts[4];
+    for (unsigned i = 0; i < 4; i++) {
+        puts[i].key = (const uint8_t *)"abcd" + (i == 3 ? 1 : i);
+        jobs[i] = (vc_job){.owner = &owners[i % 2], .put = &puts[i]};
+    }
+    while (!sem_trywait(&begun)) continue;
+    vc_readers_put(readers, &jobs[0]);
+    wait_for(&begun, 1);
+    for (unsigned i = 1; i < 4; i++) vc_readers_put(readers, &jobs[i]);
+    CHECK(!vc_readers_waiting(readers) && !take(0));
+    post(&may_end, 3);
+    for (unsigned i = 0; i < 2; i++) {
+        vc_readers_end(readers, &owners[i]);
+        CHECK(take(i) == 2);
+    }
+    CHECK(rounds == 3 && puts_at_once[0] == 1 && puts_at_once[1] == 2 && puts_at_once[2] == 1);
+    wait_for(&begun, 2);
+    wait_for(&woken, 4);
+    CHECK(sem_trywait(&woken));
+    for (unsigned i = 0; i < 4; i++) CHECK(puts[i].status == VC_OK);
+}
+
 int main(void) {
-    static const vc_core_functions functions = {.read = test_read, .end_read = test_end_read};
+    static const vc_core_functions functions = {
+        .read = test_read, .end_read = test_end_read, .put_together = test_put_together};
     sem_init(&begun, 0, 0);
     sem_init(&may_end, 0, 0);
     sem_init(&done, 0, 0);
@@ -195,6 +233,7 @@ int main(void) {
     check_patience();
     check_slow_disk();
     check_giving_up();
+    check_puts();
     vc_readers_free(readers);
     return 0;
 }

@@ -1,8 +1,10 @@
-"""The disk of a real server process: reads that fail or are slow."""
+"""The disk of a real server process: reads and syncs that fail or are slow."""
 
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +23,8 @@ class Machine:
         self._unreadable = folder / "unreadable"
         self._slow = folder / "slow"
         self._slow_number = 0
+        self._syncs = folder / "syncs"
+        self._count = folder / "count"
         self._library = folder / "machine.so"
         options = ("-shared", "-fPIC", "-o", self._library, _SOURCE, "-ldl")
         subprocess.run(("gcc", *options), check=True)
@@ -32,7 +36,30 @@ class Machine:
             "LD_PRELOAD": str(self._library),
             "READS_FAIL_OF": str(self._unreadable),
             "SLOW_DISK": str(self._slow),
+            "SYNCS": str(self._syncs),
+            "COUNT_OF_SYNCS": str(self._count),
         }
+
+    @property
+    def syncs(self) -> int:
+        """How many syncs of volumes have begun."""
+        return self._count.stat().st_size if self._count.exists() else 0
+
+    @contextmanager
+    def held_syncs(self) -> Iterator[None]:
+        """Let syncs of volumes wait for the end of the block."""
+        self._syncs.write_text("hold")
+        yield
+        self._syncs.unlink(missing_ok=True)
+
+    @contextmanager
+    def failing_syncs(self) -> Iterator[None]:
+        """Let syncs of volumes fail in the block; also those that wait already."""
+        new = self._syncs.with_suffix(".new")
+        new.write_text("fail")
+        new.replace(self._syncs)
+        yield
+        self._syncs.unlink(missing_ok=True)
 
     def fail_reads_of(self, part: str) -> None:
         """Make reads fail of the files whose path contains a text."""

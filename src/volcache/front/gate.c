@@ -67,10 +67,11 @@ typedef enum { JOB_SENT, JOB_REST, JOB_PASS, JOB_FAILED } outcome;
 
 typedef struct connection connection;
 
-/* One read by a reader thread. It is awaited unless the thread sends the answer: then the loop
- * need not know before the client's next request. */
+/* What a thread does for a connection. A read is awaited unless the thread sends the answer: then
+ * the loop need not know before the client's next request. */
 typedef struct {
     vc_job job;
+    vc_put put;                 /* of a value among the bytes of the connection */
     connection *connection;
     int fd;
     bool answers;               /* otherwise only into memory */
@@ -648,23 +649,17 @@ static fate answer_miss(vc_gate *gate, connection *c, vc_text path, vc_text head
     return send_miss(gate, c, c->method == VC_HEAD ? VC_HEAD_MISS : VC_GET_MISS, path, head);
 }
 
-/* Let a thread read a record; without `answers`, only so that it is in memory. The caller keeps
- * the head, as the request is passed to bjoern if the record cannot be sent. Takes over the read
- * of `at`, unless it returns PASS. */
-static fate start_job(vc_gate *gate, connection *c, vc_text path, const vc_lookup *at,
-                      bool answers) {
+/* Let the connection wait for a thread, until `finish_read`. NULL without memory. */
+static cold_read *start_waiting(vc_gate *gate, connection *c, vc_text path) {
     cold_read *started = malloc(sizeof(cold_read) + path.length);
-    if (!started) return PASS;
+    if (!started) return NULL;
     *started = (cold_read){
         .job.owner = &gate->owner,
-        .job.at = *at,
         .job.key = (const uint8_t *)started->path + 1,
         .job.key_length = path.length - 1,
         .job.added_ns = c->started_ns + c->hot_ns,
-        .job.is_awaited = !answers || !c->keeps_alive,
         .connection = c,
         .fd = c->fd,
-        .answers = answers,
         .keeps_alive = c->keeps_alive,
         .date = gate->date,
         .headers = c->headers,
@@ -674,6 +669,19 @@ static fate start_job(vc_gate *gate, connection *c, vc_text path, const vc_looku
     c->read = started;
     if (!gate->lists[COLD].count) gate->progress_ns = c->started_ns;
     enter(gate, c, COLD, c->started_ns);
+    return started;
+}
+
+/* Let a thread read a record; without `answers`, only so that it is in memory. The caller keeps
+ * the head, as the request is passed to bjoern if the record cannot be sent. Takes over the read
+ * of `at`, unless it returns PASS. */
+static fate start_job(vc_gate *gate, connection *c, vc_text path, const vc_lookup *at,
+                      bool answers) {
+    cold_read *started = start_waiting(gate, c, path);
+    if (!started) return PASS;
+    started->job.at = *at;
+    started->job.is_awaited = !answers || !c->keeps_alive;
+    started->answers = answers;
     gate->stats.cold++;
     vc_readers_add(gate->config.readers, &started->job);
     c->was_cold = true;
@@ -813,18 +821,65 @@ static vc_status store(const vc_gate_config *config, vc_put *stored) {
     return status;
 }
 
-/* Answer a plain PUT. What is not stored is passed to bjoern, with all its bytes. */
-static fate answer_put(vc_gate *gate, connection *c, vc_put *stored, vc_text path,
-                       vc_text head) {
+/* Answer a PUT whose value is stored. */
+static fate send_stored(vc_gate *gate, connection *c, vc_put *stored, vc_text path,
+                        vc_text head) {
     char headers[ANSWER_BYTES], *to = put(headers, "HTTP/1.1 200 OK\r\n");
-    if (store(&gate->config, stored) != VC_OK) return PASS;
     release(gate, c);
     vc_observe(&gate->counts.writes, stored->took_ns);
     gate->counts.bytes_in += stored->record.length;
-    if (stored->is_due) gate->config.on_due(gate->config.context);
     to = vc_put_stored_headers(to, &stored->record);
-    return send_headers(gate, c, VC_PUT_STORED, headers, to, &stored->record, stored->took_ns,
-                        path, head);
+    fate decision = send_headers(gate, c, VC_PUT_STORED, headers, to, &stored->record,
+                                 stored->took_ns, path, head);
+    /* After the answer: it may wait for a sync. */
+    if (stored->is_due) gate->config.on_due(gate->config.context);
+    return decision;
+}
+
+static bool reserve_room(vc_gate *gate, connection *c, const vc_request *request);
+
+/* Let the thread store a value that is to be synced; see `add_put`. The copies of its key could not
+ * be invalidated together with that. */
+static fate start_put(vc_gate *gate, connection *c, const vc_request *request,
+                      const vc_put *stored, vc_text path) {
+    if (c->is_warm || gate->config.copies) return PASS;
+    if (!reserve_room(gate, c, request)) return STARTED;
+    cold_read *started = start_waiting(gate, c, path);
+    if (!started) return PASS;
+    started->put = *stored;
+    started->put.key = started->job.key;
+    started->job.put = &started->put;
+    return STARTED;
+}
+
+/* Return where something is, among bytes that were at `from` and are at `to`. */
+static const uint8_t *moved(const uint8_t *at, const char *from, const char *to) {
+    return at ? (const uint8_t *)to + (at - (const uint8_t *)from) : NULL;
+}
+
+/* The request of a put, which was at `from`, is among the bytes of the connection now: let the
+ * thread begin. Returns true if bjoern is to read: to close, as there was no memory for them. */
+static bool add_put(vc_gate *gate, connection *c, const char *from) {
+    vc_put *stored = &c->read->put;
+    if (c->is_ending) {
+        free(c->read);
+        c->read = NULL;
+        enter(gate, c, IDLE, c->started_ns);
+        return true;
+    }
+    stored->type = moved(stored->type, from, c->bytes);
+    stored->encoding = moved(stored->encoding, from, c->bytes);
+    stored->value = moved(stored->value, from, c->bytes);
+    vc_readers_put(gate->config.readers, &c->read->job);
+    return false;
+}
+
+/* Answer a plain PUT. What is not stored is passed to bjoern, with all its bytes. */
+static fate answer_put(vc_gate *gate, connection *c, const vc_request *request, vc_put *stored,
+                       vc_text path, vc_text head) {
+    vc_status status = store(&gate->config, stored);
+    if (status == VC_TOGETHER) return start_put(gate, c, request, stored, path);
+    return status == VC_OK ? send_stored(gate, c, stored, path, head) : PASS;
 }
 
 /* Delete a key and invalidate its copies: together, as `Cache` does. */
@@ -893,7 +948,7 @@ static fate decide(vc_gate *gate, connection *c, const vc_request *request, cons
         if (length < request->content_length) return COLLECT;
         *used = request->content_length;
         stored.value = (const uint8_t *)data;
-        return answer_put(gate, c, &stored, path, head);
+        return answer_put(gate, c, request, &stored, path, head);
     } else if (vc_plain_delete(request, path, config->key_size) &&
                may_write(config, request, path)) {
         decision = answer_delete(gate, c, path, head);
@@ -918,6 +973,30 @@ static bool use_record(vc_job *job, const uint8_t *bytes) {
 
 static void wake_loop(void *context) { ((vc_gate *)context)->config.link->wake(); }
 
+/* Let bjoern have the request that the connection has waited with. */
+static void pass_waiting(vc_gate *gate, connection *c) {
+    c->is_warm = true;
+    enter(gate, c, HEAD, vc_monotonic_ns());
+    resume_reading(gate, c);
+}
+
+static void finish_put(vc_gate *gate, cold_read *done) {
+    connection *c = done->connection;
+    vc_put *stored = &done->put;
+    vc_text path = {done->path, done->path_length}, head = {c->bytes, c->head_length};
+    c->read = NULL;
+    if (stored->status != VC_OK) {
+        pass_waiting(gate, c);
+        return;
+    }
+    update_date(gate, vc_monotonic_ns());
+    fate decision = send_stored(gate, c, stored, path, head);
+    drop(c, c->head_length + stored->record.length);
+    if (decision == STARTED) return;
+    enter(gate, c, IDLE, vc_monotonic_ns());
+    if (c->is_paused || c->is_ending || c->used) resume_reading(gate, c);
+}
+
 static void finish_read(vc_gate *gate, cold_read *read) {
     connection *c = read->connection;
     const vc_job *job = &read->job;
@@ -930,9 +1009,7 @@ static void finish_read(vc_gate *gate, cold_read *read) {
         return;
     }
     if (read->outcome == JOB_PASS && !c->is_ending) {
-        c->is_warm = true;
-        enter(gate, c, HEAD, vc_monotonic_ns());
-        resume_reading(gate, c);
+        pass_waiting(gate, c);
         return;
     }
     if (read->outcome == JOB_SENT || read->outcome == JOB_REST) {
@@ -957,7 +1034,7 @@ static void take_done(vc_gate *gate, cold_read *awaited) {
     if (job) gate->progress_ns = vc_monotonic_ns();
     while (job) {
         vc_job *next = job->next;
-        finish_read(gate, (cold_read *)job);
+        (job->put ? finish_put : finish_read)(gate, (cold_read *)job);
         free(job);
         job = next;
     }
@@ -1283,6 +1360,7 @@ static bool handle(vc_gate *gate, connection *c, const char *data, size_t length
         case STARTED: /* The head is kept while a thread reads: it may still be passed. */
             c->head_length = after - at;
             keep_rest(c, data, length, c->state == SENDING ? after + used : at, 0);
+            if (c->state == COLD && c->read->job.put) return add_put(gate, c, data + at);
             if (c->state == COLD && after < length) take_done(gate, c->read);
             return false;
         case REFUSED:

@@ -17,7 +17,8 @@
  *     there without waiting (hot_client.h). A copy of the very record that the index names is sent;
  *     any other is passed to bjoern with the request. Without one, the disk is read.
  *   - The body of a plain PUT is received here, up to COLLECTED_BYTES, and stored by the native
- *     core. What the core leaves to Python is passed to bjoern, whole.
+ *     core. What the core leaves to Python is passed to bjoern, whole. If each record is synced, a
+ *     thread stores the value, and the connection does nothing else meanwhile.
  *   - A record that is not in memory is read by one of the reader threads, which also sends the
  *     answer; the connection does nothing else meanwhile. A record that bjoern's application is
  *     about to read is read before by such a thread, so that it is in memory then.
@@ -37,7 +38,7 @@
  *   ASKING    memcached is asked                      by the client of memcached
  *   BODY      more of the body has to arrive          transfer, without a byte; SLOWEST
  *   BUSY      bjoern answers                          transfer, without a byte sent
- *   COLD      a thread reads the record
+ *   COLD      a thread reads the record, or stores the value
  *   SENDING   the rest of an answer is sent           transfer, without a byte sent
  *   LINGER    a refused request was answered          LINGER_NS
  *

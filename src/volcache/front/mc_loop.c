@@ -409,17 +409,31 @@ static void on_reads(void *context) {
     unlock(l->server);
 }
 
+/* Begin a job for the readers; the connection waits for it. */
+static vc_job *start_job(loop *l, peer *p) {
+    p->phase = BUSY;
+    p->read = (vc_job){.owner = &l->reads};
+    if (!l->cold++) l->read_ns = l->now_ns;
+    return &p->read;
+}
+
+/* Let the thread store a value, which is part of the input: that was at `from`. */
+static void start_put(loop *l, peer *p, const char *from) {
+    vc_put *put = &p->stream.put;
+    if (put->record.length)
+        put->value = (const uint8_t *)p->input + p->at + (put->value - (const uint8_t *)from);
+    start_job(l, p)->put = put;
+    vc_readers_put(l->server->config.readers, &p->read);
+    (void)hold(l, p);
+}
+
 /* Let a thread read a record, so that it is in memory. */
 static void start_read(loop *l, peer *p) {
-    p->phase = BUSY;
-    p->read = (vc_job){
-        .owner = &l->reads,
-        .at = p->stream.at,
-        .key = p->stream.key,
-        .key_length = p->stream.key_length,
-        .added_ns = l->now_ns,
-    };
-    if (!l->cold++) l->read_ns = l->now_ns;
+    vc_job *read = start_job(l, p);
+    read->at = p->stream.at;
+    read->key = p->stream.key;
+    read->key_length = p->stream.key_length;
+    read->added_ns = l->now_ns;
     add(&l->server->figures.cold, 1);
     vc_readers_add(l->server->config.readers, &p->read);
     (void)hold(l, p);
@@ -434,12 +448,14 @@ static void set_rights(vc_mc_stream *stream, const vc_mc_rights *rights) {
 /* Execute commands of a turn; return why no more. */
 static vc_mc_step execute(loop *l, peer *p) {
     vc_mc_step step = VC_MC_NEXT;
-    if (p->generation != l->generation) {
+    /* What is stored already is answered first. */
+    int most = p->stream.is_put ? 1 : TURN_COMMANDS;
+    if (p->generation != l->generation && !p->stream.is_put) {
         if (p->python.has_token) return VC_MC_PASS;
         set_rights(&p->stream, &l->settings.rights);
         p->generation = l->generation;
     }
-    for (int i = 0; i < TURN_COMMANDS && step == VC_MC_NEXT && l->out.used < TURN_REPLY_BYTES; i++) {
+    for (int i = 0; i < most && step == VC_MC_NEXT && l->out.used < TURN_REPLY_BYTES; i++) {
         size_t used = 0;
         step = vc_mc_execute(l->mc, &p->stream, p->input + p->at, p->used - p->at, &used, &l->out);
         p->at += used;
@@ -453,10 +469,12 @@ static void serve_commands(loop *l, peer *p) {
     bool is_whole = !p->wants_more || p->used - p->at >= p->stream.needed;
     l->out.used = 0;
     vc_mc_step step = is_whole ? execute(l, p) : VC_MC_MORE;
+    const char *rest = p->input + p->at;
     p->wants_more = step == VC_MC_MORE;
     p->python.has_more = step == VC_MC_PASS;
     bool is_good = keep(l, p) && send_replies(l, p);
     if (step == VC_MC_COLD) start_read(l, p);
+    if (step == VC_MC_TOGETHER && is_good) start_put(l, p, rest);
     if (!is_good) close_peer(l, p);
     else if (p->phase == BUSY) return;
     else if (p->unsent) wait_for_room(l, p);

@@ -10,7 +10,7 @@
  * What `vc_mc_execute` passes is a job for one thread of Python, which takes the jobs of all loops
  * in their order (`vc_mc_next_job`, `vc_mc_finish_job`). All that arrives on the connection goes to
  * Python until that says that its decoder holds nothing. A record that is not in memory is read by
- * a reader thread. Meanwhile the connection executes nothing here, so that the order of its
+ * a reader thread, and a value that is to be synced is stored by one. Meanwhile the connection executes nothing here, so that the order of its
  * commands is kept; other connections go on.
  *
  * What is held between two turns, input and replies, is counted for all connections. Above the

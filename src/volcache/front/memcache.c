@@ -169,11 +169,28 @@ static void drop_copies(const execution *job) {
     if (copies) vc_copies_invalidate(copies, key_of(job), job->command->key.length);
 }
 
+/* Let the caller make a put, before the command is executed again. */
+static vc_mc_step put_later(const execution *job, const vc_put *put) {
+    vc_mc_stream *stream = job->stream;
+    memcpy(stream->key, put->key, put->record.key_length);
+    stream->put = *put;
+    stream->put.key = stream->key;
+    stream->is_put = true;
+    stream->started_ns = job->started_ns;
+    return VC_MC_TOGETHER;
+}
+
+static bool needs_lock(const vc_mc_config *config, const vc_mc_command *command);
+
 /* Append a record. Whatever prevents it is left to Python. */
 static vc_mc_step append(execution *job, vc_put *put) {
     const vc_mc_config *config = &job->mc->config;
     put->ring = VC_RING_UNKNOWN;
-    if (config->functions->put(config->core, put) != VC_OK) return VC_MC_PASS;
+    if (job->stream->is_put) *put = job->stream->put;
+    else put->status = config->functions->put(config->core, put);
+    if (put->status == VC_TOGETHER && !needs_lock(config, job->command))
+        return put_later(job, put);
+    if (put->status != VC_OK) return VC_MC_PASS;
     drop_copies(job);
     job->write_ns = put->took_ns;
     job->is_due = put->is_due;
@@ -421,7 +438,8 @@ static vc_mc_step execute(vc_mc *mc, vc_mc_stream *stream, const vc_mc_command *
     if (!is_allowed(stream, command)) return VC_MC_PASS;
     if (out->room - out->used < VC_MC_REPLY_BYTES) return VC_MC_FLUSH;
     execution job = {.mc = mc, .stream = stream, .command = command, .out = out};
-    job.started_ns = stream->is_warm ? stream->started_ns : vc_monotonic_ns();
+    job.started_ns =
+        stream->is_warm || stream->is_put ? stream->started_ns : vc_monotonic_ns();
     vc_mc_step step = run(&job);
     if (step != VC_MC_NEXT) return step;
     size_t before = out->used;
@@ -459,7 +477,7 @@ vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size
         step = (stream->is_binary ? vc_mc_parse_binary : vc_mc_parse_text)(
             &mc->config, stream, data, length, command);
     if (step == VC_MC_NEXT) step = execute(mc, stream, command, out);
-    if (step != VC_MC_COLD && step != VC_MC_FLUSH) stream->is_warm = false;
+    if (step == VC_MC_NEXT || step == VC_MC_PASS) stream->is_warm = stream->is_put = false;
     if (step == VC_MC_PASS) return pass_on(stream);
     if (step != VC_MC_NEXT) return step;
     end_command(stream, command, data, length);

@@ -23,6 +23,9 @@
  *           the key in `stream->key`: it lets a thread read the record with `functions->read` into
  *           any buffer, whatever comes of it, and calls `functions->end_read`; then it calls
  *           again. If the connection ends, only `end_read` is needed.
+ *   TOGETHER  each record is synced, and the caller owns `stream->put`: it lets
+ *           `functions->put_together` make it, and then calls again with the same data. Its value
+ *           is part of `data`, unless it has no bytes, and moves with it.
  *   FLUSH   there is no room in `out`: send it, then call again with an empty one.
  *
  * Threads. A `vc_mc` belongs to the thread of one loop, a stream to the `vc_mc` of its loop. All
@@ -42,7 +45,10 @@ enum {
     VC_MC_OUT_BYTES_MIN = 4096,
 };
 
-typedef enum { VC_MC_NEXT, VC_MC_MORE, VC_MC_PASS, VC_MC_COLD, VC_MC_FLUSH } vc_mc_step;
+typedef enum {
+    VC_MC_NEXT, VC_MC_MORE, VC_MC_PASS, VC_MC_COLD, VC_MC_FLUSH,
+    VC_MC_TOGETHER
+} vc_mc_step;
 
 /* The commands that are counted. A binary request has the name of the text command; a cas unique
  * makes "cas" of a binary set, add or replace. */
@@ -99,11 +105,13 @@ typedef struct {
     char prefix[VC_MC_PREFIX_BYTES];    /* of PASS; of its length only */
     size_t prefix_length;
     vc_lookup at;               /* of COLD */
+    vc_put put;                 /* of TOGETHER */
     uint8_t key[VC_MC_KEY_BYTES];
     size_t key_length;
     /* Between calls. */
     bool is_warm;               /* the record of the next key was read after COLD */
-    int64_t started_ns;         /* when it was asked for */
+    bool is_put;                /* the next command has made `put` after TOGETHER */
+    int64_t started_ns;         /* when it was asked for, or to be put */
     size_t scanned;             /* bytes without a line end */
     size_t line_left;           /* of a get whose keys are not all answered: with its line end */
     vc_mc_name series;          /* which get */

@@ -23,14 +23,16 @@ struct vc_readers {
     vc_core *core;
     const vc_core_functions *functions;
     pthread_mutex_t mutex;
-    pthread_cond_t more, ended;
-    vc_jobs jobs;
+    pthread_cond_t more, more_puts, ended;
+    vc_jobs jobs, puts;
     unsigned sleeping;          /* threads that wait for a job, without those woken */
     unsigned woken;             /* threads that are to stop waiting */
     unsigned slowness;          /* grows with each slow read up to READS_KEPT, else shrinks */
     bool is_stopped;
     pthread_t threads[VC_READERS_MAX];
     unsigned thread_count;
+    pthread_t writer;           /* stores values, once there was one */
+    bool has_writer;
 };
 
 static void append_job(vc_jobs *to, vc_job *job) {
@@ -149,6 +151,68 @@ static void *read_jobs(void *context) {
     return NULL;
 }
 
+/* --- The thread that stores values ------------------------------------------------------- */
+
+/* Hand back the first puts. */
+static void finish_puts(vc_readers *readers, size_t count) {
+    vc_job_owner *owners[VC_PUTS_TOGETHER];
+    vc_job *jobs[VC_PUTS_TOGETHER];
+    pthread_mutex_lock(&readers->mutex);
+    for (size_t i = 0; i < count; i++) {
+        jobs[i] = readers->puts.first;
+        owners[i] = jobs[i]->owner;
+        unlink_job(&readers->puts, NULL, jobs[i]);
+    }
+    pthread_mutex_unlock(&readers->mutex);
+    for (size_t i = 0; i < count; i++) add_done(jobs[i], true);
+    for (size_t i = 0; i < count; i++)
+        if (!i || owners[i] != owners[i - 1]) owners[i]->wake(owners[i]->context);
+    pthread_mutex_lock(&readers->mutex);
+    for (size_t i = 0; i < count; i++) end_job(readers, owners[i]);
+    pthread_mutex_unlock(&readers->mutex);
+}
+
+/* Wait for puts; return how many there are, at most VC_PUTS_TOGETHER. */
+static size_t take_puts(vc_readers *readers, vc_put **puts) {
+    size_t count = 0;
+    pthread_mutex_lock(&readers->mutex);
+    while (!readers->puts.first && !readers->is_stopped)
+        pthread_cond_wait(&readers->more_puts, &readers->mutex);
+    for (vc_job *job = readers->puts.first; job && count < VC_PUTS_TOGETHER; job = job->next)
+        puts[count++] = job->put;
+    pthread_mutex_unlock(&readers->mutex);
+    return count;
+}
+
+static void *store_puts(void *context) {
+    vc_readers *readers = context;
+    vc_put *puts[VC_PUTS_TOGETHER];
+    size_t count;
+    while ((count = take_puts(readers, puts)))
+        finish_puts(readers, readers->functions->put_together(readers->core, puts, count));
+    return NULL;
+}
+
+void vc_readers_put(vc_readers *readers, vc_job *job) {
+    vc_job_owner *owner = job->owner;
+    pthread_mutex_lock(&readers->mutex);
+    if (!readers->has_writer)
+        readers->has_writer = !pthread_create(&readers->writer, NULL, store_puts, readers);
+    bool has_writer = readers->has_writer;
+    if (has_writer) {
+        owner->running++;
+        append_job(&readers->puts, job);
+    }
+    pthread_mutex_unlock(&readers->mutex);
+    if (has_writer) {
+        pthread_cond_signal(&readers->more_puts);
+        return;
+    }
+    job->put->status = VC_DEFERRED;
+    add_done(job, true);
+    owner->wake(owner->context);
+}
+
 /* --- The pool --------------------------------------------------------------------------- */
 
 vc_readers *vc_readers_new(vc_core *core, const vc_core_functions *functions, unsigned threads) {
@@ -158,6 +222,7 @@ vc_readers *vc_readers_new(vc_core *core, const vc_core_functions *functions, un
     readers->functions = functions;
     pthread_mutex_init(&readers->mutex, NULL);
     pthread_cond_init(&readers->more, NULL);
+    pthread_cond_init(&readers->more_puts, NULL);
     pthread_cond_init(&readers->ended, NULL);
     while (readers->thread_count < threads && readers->thread_count < VC_READERS_MAX &&
            !pthread_create(&readers->threads[readers->thread_count], NULL, read_jobs, readers))
@@ -173,7 +238,9 @@ void vc_readers_free(vc_readers *readers) {
     readers->is_stopped = true;
     pthread_mutex_unlock(&readers->mutex);
     pthread_cond_broadcast(&readers->more);
+    pthread_cond_signal(&readers->more_puts);
     for (unsigned i = 0; i < readers->thread_count; i++) pthread_join(readers->threads[i], NULL);
+    if (readers->has_writer) pthread_join(readers->writer, NULL);
     free(readers);
 }
 

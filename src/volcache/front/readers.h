@@ -1,8 +1,11 @@
-/* Threads that read records which are not in memory, for all loops that serve clients.
+/* Threads that wait for the disk, for all loops that serve clients: they read records which are
+ * not in memory, and one stores values that are to be synced.
  *
  * A loop is an owner of jobs. It looks a key up, adds a job with what it has found, and goes on.
  * A thread reads the record, ends the read and calls `use` of the owner. Then the job is in
  * `done` of the owner, who takes it when it likes; for jobs that are awaited it is woken.
+ *
+ * All puts that have arrived while the disk was synced are stored together, with the next sync.
  *
  * The threads leave the processors to the loops while these are short of time: they are of the
  * kind SCHED_BATCH, and while the disk is quick, as many are awake as have enough to do.
@@ -24,10 +27,12 @@ typedef struct {
     unsigned length;
 } vc_jobs;
 
-/* One read. The owner sets what is before the result. */
+/* One read or put. The owner sets what is before the result. */
 struct vc_job {
     vc_job *next;
     vc_job_owner *owner;
+    /* Of a put; it has its result, and has no use of the fields below. NULL: of a read. */
+    vc_put *put;
     vc_lookup at;
     const uint8_t *key;
     size_t key_length;
@@ -67,6 +72,8 @@ vc_readers *vc_readers_new(vc_core *core, const vc_core_functions *functions, un
 void vc_readers_free(vc_readers *readers);
 /* Add a job, which no thread need begin before `vc_readers_wake`. */
 void vc_readers_add(vc_readers *readers, vc_job *job);
+/* Add a put: what it points to stays as it is until it is done. */
+void vc_readers_put(vc_readers *readers, vc_job *job);
 /* Wake threads for the jobs that were added, if too few are awake. To be called in each turn of a
  * loop that has jobs, and at least some times in a second: a job may wait behind a slow one. */
 void vc_readers_wake(vc_readers *readers);
