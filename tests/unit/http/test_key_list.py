@@ -87,28 +87,6 @@ def test_every_key_is_in_one_page(store: Store) -> None:
     assert [len(keys) for keys in pages(store)] == [len(KEYS)]
 
 
-@pytest.mark.parametrize("volumes", [6, 16])
-def test_key_that_stays_is_listed_while_volumes_are_reclaimed(
-    tmp_path: Path, volumes: int
-) -> None:
-    """Its record is copied, or stored again, in front of or behind the cursor."""
-    store = open_store(tmp_path, volume_num=volumes)
-    used = [b"used/%d" % number for number in range(5)]
-    for key in used:
-        store.put(key, bytes(100))
-    for turn in range(10):
-        found, count = list[bytes](), 0
-        for keys in pages(store, is_slow=True):
-            found += keys
-            for key in used:
-                assert store.get(key) is not None or store.put(key, bytes(100))
-            store.put(b"new/%d/%d" % (turn, count), bytes(700))
-            count += 1
-        there = {key for key in used if store.get(key) is not None}
-        assert there <= set(found), (turn, count)
-    store.close()
-
-
 def test_wrong_parameters_are_refused(store: Store) -> None:
     """With 400 and what is allowed, in one line."""
     _, cursor = page(store, "limit=1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -12,10 +12,23 @@ import pytest
 from support.stores import FakeClock, fill_volume, open_fifo, open_store, reopen
 from volcache.store import Store
 
+Batches = Callable[[Store], Iterator[list[bytes]]]
 
-def scan(store: Store) -> list[bytes]:
-    """Return all keys that a scan returns."""
-    return list(chain.from_iterable(store.scan_keys()))
+
+def continued(store: Store) -> Iterator[list[bytes]]:
+    """Yield the keys of scans each of which continues the one before."""
+    scan = store.key_scan()
+    yield scan.read(most=50)
+    while scan.cursor:
+        scan = store.key_scan(scan.cursor)
+        yield scan.read(most=50)
+
+
+@pytest.fixture(params=[Store.scan_keys, continued])
+def batches(request: pytest.FixtureRequest) -> Batches:
+    """Return the keys of a store, some at a time, by one scan or by many."""
+    found: Batches = request.param
+    return found
 
 
 def fill(store: Store, count: int) -> list[bytes]:
@@ -31,8 +44,12 @@ def open_large(directory: Path) -> Store:
     return open_store(directory, volume_size=1 << 18, volume_num=16)
 
 
-def test_every_key_is_returned_once(tmp_path: Path) -> None:
+def test_every_key_is_returned_once(tmp_path: Path, batches: Batches) -> None:
     """Not those that were replaced, deleted, purged or have expired."""
+
+    def scan(store: Store) -> list[bytes]:
+        return list(chain.from_iterable(batches(store)))
+
     clock = FakeClock()
     store = open_large(tmp_path)
     assert scan(store) == []
@@ -59,40 +76,38 @@ def test_every_key_is_returned_once(tmp_path: Path) -> None:
     store.close()
 
 
-def test_keys_are_found_after_a_crash_and_behind_damage(tmp_path: Path) -> None:
+def test_keys_are_found_after_a_crash_and_behind_damage(
+    tmp_path: Path, batches: Batches
+) -> None:
     """A record whose header is damaged is left out, and no other."""
     store = open_large(tmp_path)
     keys = fill(store, 1000)
     store = reopen(store, tmp_path, volume_size=1 << 18, volume_num=16)
-    assert sorted(scan(store)) == sorted(keys)
+    assert sorted(chain.from_iterable(batches(store))) == sorted(keys)
     position = store.stat(b"key/500")
     assert position is not None
     with (tmp_path / "data" / str(position.volume)).open("r+b") as file:
         file.seek(position.offset)
         file.write(bytes(40))
-    assert sorted(scan(store)) == sorted(set(keys) - {b"key/500"})
+    left = set(keys) - {b"key/500"}
+    assert sorted(chain.from_iterable(batches(store))) == sorted(left)
     store.close()
 
 
-def batches_and_one(store: Store) -> tuple[list[bytes], Iterator[list[bytes]]]:
-    """Begin a scan; return its first batch and the rest."""
-    batches = store.scan_keys()
-    return next(batches), batches
-
-
 def test_key_that_is_stored_again_before_it_is_reached_is_returned_once(
-    tmp_path: Path,
+    tmp_path: Path, batches: Batches
 ) -> None:
     """A scan that stores each key that it returns ends, with each of them once."""
     store = open_large(tmp_path)
     keys = fill(store, 3000)
-    first, rest = batches_and_one(store)
+    rest = batches(store)
+    first = next(rest)
     assert 0 < len(first) < len(keys)
     for key in keys:
         store.put(key, b"new")
     assert sorted(chain(first, *rest)) == sorted(keys)
     seen = Counter[bytes]()
-    for key in chain.from_iterable(store.scan_keys()):
+    for key in chain.from_iterable(batches(store)):
         store.put(key, b"newer")
         seen[key] += 1
     assert seen == Counter(keys)
@@ -101,7 +116,7 @@ def test_key_that_is_stored_again_before_it_is_reached_is_returned_once(
 
 @pytest.mark.parametrize("volumes", [8, 16])
 def test_key_that_stays_while_volumes_are_reclaimed_is_returned(
-    tmp_path: Path, volumes: int
+    tmp_path: Path, volumes: int, batches: Batches
 ) -> None:
     """Its record is copied out of a volume that was not read yet."""
     store = open_store(tmp_path, volume_num=volumes)
@@ -109,9 +124,9 @@ def test_key_that_stays_while_volumes_are_reclaimed_is_returned(
     for key in used:
         store.put(key, bytes(100))
     for turn in range(20):
-        batches, found = store.scan_keys(), list[bytes]()
+        found = list[bytes]()
         count = 0
-        for batch in batches:
+        for batch in batches(store):
             found += batch
             for key in used:
                 assert store.get(key) is not None or store.put(key, bytes(100))
@@ -125,11 +140,14 @@ def test_key_that_stays_while_volumes_are_reclaimed_is_returned(
     store.close()
 
 
-def test_scan_of_a_store_that_is_flushed_meanwhile_ends(tmp_path: Path) -> None:
+def test_scan_of_a_store_that_is_flushed_meanwhile_ends(
+    tmp_path: Path, batches: Batches
+) -> None:
     """With what is stored since."""
     store = open_fifo(tmp_path, volume_num=8)
     fill_volume(store)
-    first, rest = batches_and_one(store)
+    rest = batches(store)
+    first = next(rest)
     assert first
     store.flush()
     store.put(b"after", b"1")
