@@ -38,7 +38,7 @@ _AHEAD_BYTES: Final = 1 << 17
 _BLOCKS: Final = 16
 
 
-class AsyncConnection(asyncio.Protocol):
+class AsyncConnection(asyncio.BufferedProtocol):
     """
     A connection to a node, for one exchange at a time.
 
@@ -49,9 +49,17 @@ class AsyncConnection(asyncio.Protocol):
         ended: Done when the transport has ended.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait for `connection_made`."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, buffer: memoryview) -> None:
+        """
+        Wait for `connection_made`.
+
+        Args:
+            loop: That of the caller.
+            buffer: What is received; for all connections of the loop. asyncio would map
+                and unmap 256 KiB for each small answer.
+        """
         self._loop: Final = loop
+        self._buffer: Final = buffer
         self._transport: asyncio.Transport
         self._readable: Final = select.poll()
         self.is_open = False
@@ -81,7 +89,6 @@ class AsyncConnection(asyncio.Protocol):
         """
         self._exchange = exchange
         self._deadline = deadline
-        self._end_at(deadline())
         self._transport.write(exchange.first_part())
         exchange.is_sent = exchange.is_short
 
@@ -173,7 +180,8 @@ class AsyncConnection(asyncio.Protocol):
         reading = self._loop.run_in_executor(None, lambda: list(islice(parts, _BLOCKS)))
         try:
             while not reading.done() and not self._is_answered(exchange):
-                await self._change(reading)
+                either: list[asyncio.Future[Any]] = [reading, self._change()]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not reading.done():
                 reading.add_done_callback(lambda read: read.exception())
@@ -181,18 +189,10 @@ class AsyncConnection(asyncio.Protocol):
                     await asyncio.wait([reading])
         return reading.result() if reading.done() else []
 
-    async def _change(self, *others: asyncio.Future[Any]) -> None:
-        """Wait until something has changed."""
-        waiter = self._waiter = self._loop.create_future()
-        try:
-            if others:
-                await asyncio.wait(
-                    [waiter, *others], return_when=asyncio.FIRST_COMPLETED
-                )
-            else:
-                await waiter
-        finally:
-            self._waiter = None
+    def _change(self) -> asyncio.Future[None]:
+        """Return what is done when something has changed."""
+        self._waiter = self._loop.create_future()
+        return self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -224,6 +224,14 @@ class AsyncConnection(asyncio.Protocol):
             transport.get_extra_info("socket").fileno(), select.POLLIN
         )
         self.is_open = True
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Return where to write what is received."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what was received."""
+        self.data_received(bytes(self._buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         """Take a part of an answer; what was not asked for ends the connection."""
@@ -283,7 +291,10 @@ class AsyncConnection(asyncio.Protocol):
 
 
 async def connect(
-    address: Address, deadline: float, context: ssl.SSLContext | None
+    address: Address,
+    deadline: float,
+    context: ssl.SSLContext | None,
+    make: Callable[[], AsyncConnection],
 ) -> AsyncConnection:
     """
     Return a connection; see `connections.connect`.
@@ -292,6 +303,7 @@ async def connect(
         address: Of the node.
         deadline: By the clock of the loop; of the look-up, the caller has to limit it.
         context: For https.
+        make: Returns a protocol.
 
     Raises:
         OSError: Of the last address of the host; a `TimeoutError` after the deadline.
@@ -308,7 +320,7 @@ async def connect(
         raw.setblocking(False)  # noqa: FBT003
         try:
             async with asyncio.timeout(share):
-                return await _open(raw, target, address.host, context)
+                return await _open(raw, target, make, address.host, context)
         except OSError as error:
             raw.close()
             last = error
@@ -321,6 +333,7 @@ async def connect(
 async def _open(
     raw: socket.socket,
     target: Any,  # noqa: ANN401 - Depends on the family.
+    make: Callable[[], AsyncConnection],
     host: str,
     context: ssl.SSLContext | None,
 ) -> AsyncConnection:
@@ -329,7 +342,7 @@ async def _open(
         await loop.sock_connect(raw, target)
         name = None if context is None else host
         _, made = await loop.create_connection(
-            lambda: AsyncConnection(loop), sock=raw, ssl=context, server_hostname=name
+            make, sock=raw, ssl=context, server_hostname=name
         )
         return made
     while True:
@@ -339,7 +352,7 @@ async def _open(
             await asyncio.sleep(_RETRY_SECONDS)
         else:
             break
-    _, made = await loop.create_unix_connection(lambda: AsyncConnection(loop), sock=raw)
+    _, made = await loop.create_unix_connection(make, sock=raw)
     return made
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 import sys
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from volcache_client.options import Options
 
 _OK: Final = 200
+_BUFFER_BYTES: Final = 1 << 18
 _CLOSED: Final = "the client was closed before the answer came"
 
 
@@ -157,6 +157,7 @@ class AsyncPool:
         self._connect_timeout: Final = options.connect_timeout
         self._context: Final = tls_context(node.address, options.ssl_context)
         self._size: Final = options.connections_max
+        self._buffer: Final = memoryview(bytearray(_BUFFER_BYTES))
         self._used = 0
         self._waiting: Final[deque[asyncio.Future[None]]] = deque()
         self._idle: Final[list[AsyncConnection]] = []
@@ -176,27 +177,20 @@ class AsyncPool:
         """Whether nothing is in use, and nothing waits."""
         return not self._used
 
-    async def acquire(self, deadline: float) -> AsyncConnection | None:
+    def take_turn(self) -> bool:
+        """Return whether a connection may be used now; `release` must follow then."""
+        is_free = self._used < self._size
+        self._used += is_free
+        return is_free
+
+    async def wait_for_turn(self, deadline: float) -> None:
         """
-        Return the idle connection used last; None: `open` one. `release` must follow.
+        Wait until a connection may be used; `release` must follow.
 
         Raises:
             PoolTimeoutError: All are in use until the deadline.
             ClientUsageError: The client was closed meanwhile.
         """
-        if self._used >= self._size:
-            await self._wait(deadline)
-        else:
-            self._used += 1
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_in_step():
-                return connection
-            connection.close()
-        return None
-
-    async def _wait(self, deadline: float) -> None:
-        """Wait for the right to use a connection."""
         turn: asyncio.Future[None] = self.loop.create_future()
         self._waiting.append(turn)
         try:
@@ -209,6 +203,15 @@ class AsyncPool:
                 text = f"all {self._size} connections are in use"
                 raise PoolTimeoutError(self.name, text) from None
             raise
+
+    def newest(self) -> AsyncConnection | None:
+        """Return the idle connection used last, if the server has not closed it."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_in_step():
+                return connection
+            connection.close()
+        return None
 
     async def open(self, deadline: float) -> AsyncConnection:
         """
@@ -225,7 +228,9 @@ class AsyncPool:
             async with asyncio.timeout_at(until) as limit:
                 self._opening.add(limit)
                 try:
-                    made = await connect(self._address, until, self._context)
+                    made = await connect(
+                        self._address, until, self._context, self._make
+                    )
                 finally:
                     self._opening.discard(limit)
         except (OSError, UnicodeError) as error:
@@ -235,6 +240,9 @@ class AsyncPool:
         self._all.add(made)
         made.ended.add_done_callback(lambda _: self._all.discard(made))
         return made
+
+    def _make(self) -> AsyncConnection:
+        return AsyncConnection(self.loop, self._buffer)
 
     def release(self, connection: AsyncConnection | None) -> None:
         """Take back what `acquire` or `open` has returned; close what is not reusable."""
@@ -300,37 +308,34 @@ class AsyncBody:
             SourceFailed: The file of an `Upload` failed.
             ClientUsageError: The client was closed meanwhile.
         """
-        self._is_by_part = isinstance(request.body, Upload)
         pool = self._pool
-        self._connection = await pool.acquire(self._until)
+        if not pool.take_turn():
+            await pool.wait_for_turn(self._until)
         self._has_turn = True
-        try:
-            if self._connection is not None:
-                try:
-                    return await self._talk(self._connection, request, wanted)
-                except (ConnectionError, ssl.SSLError):
-                    is_repeatable = request.is_repeatable and not pool.is_closed
-                    if self._exchange.has_received or not is_repeatable:
-                        raise
-                    self._connection.close()
-            self._connection = await pool.open(self._deadline())
-            return await self._talk(self._connection, request, wanted)
-        except CacheError:
-            raise
-        except OSError as error:
-            raise self._error_of(error) from error
+        self._connection = connection = pool.newest()
+        was_open = connection is not None
+        while True:
+            self._is_by_part = isinstance(request.body, Upload)
+            if connection is None:
+                connection = self._connection = await pool.open(self._deadline())
+            exchange = self._exchange = HttpExchange(request, pool.host)
+            try:
+                connection.begin(exchange, self._deadline)
+                if not exchange.is_sent:
+                    await self._send_rest(connection)
+                await connection.receive(wanted)
+            except OSError as error:
+                if not was_open or pool.is_closed or not exchange.is_stale(error):
+                    raise self._error_of(error) from error
+                connection.close()
+                connection, was_open = None, False
+            else:
+                return exchange
 
-    async def _talk(
-        self, connection: AsyncConnection, request: Request, wanted: int
-    ) -> HttpExchange:
-        exchange = self._exchange = HttpExchange(request, self._pool.host)
-        connection.begin(exchange, self._deadline)
-        if not exchange.is_sent:
-            await connection.send_rest()
-            self._until = self._deadline()
-            self._is_by_part = False
-        await connection.receive(wanted)
-        return exchange
+    async def _send_rest(self, connection: AsyncConnection) -> None:
+        await connection.send_rest()
+        self._until = self._deadline()
+        self._is_by_part = False
 
     def _deadline(self) -> float:
         if self._is_by_part:

@@ -98,20 +98,29 @@ class Connection:
             if not view:
                 return False
 
-    def receive(self, exchange: HttpExchange, deadline: float) -> None:
+    def receive(
+        self, exchange: HttpExchange, wanted: int, deadline: Callable[[], float]
+    ) -> None:
         """
-        Receive a part of an answer.
+        Receive the head of the answer, and some bytes of its body, or all of it.
+
+        Args:
+            exchange: Its request was sent.
+            wanted: How many bytes.
+            deadline: Returns that of the next part.
 
         Raises:
             TimeoutError: None before the deadline.
             OSError: As of the socket, or the answer is broken.
         """
-        if self._is_plain:  # TLS may have bytes that `poll` does not see.
-            _wait(self._readable, deadline)
-        elif time.monotonic() >= deadline:
-            raise TimeoutError
-        while not self._receive(exchange):
-            _wait(self._readable, deadline)
+        while not exchange.has(wanted):
+            until = deadline()
+            if self._is_plain:  # TLS may have bytes that `poll` does not see.
+                _wait(self._readable, until)
+            elif time.monotonic() >= until:
+                raise TimeoutError
+            while not self._receive(exchange):
+                _wait(self._readable, until)
 
     def _receive(self, exchange: HttpExchange) -> bool:
         """Receive a part of an answer; return whether there was one."""

@@ -12,6 +12,7 @@ import re
 import ssl
 import sys
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from volcache_client.errors import NodeConnectionError, NodeError, NodeTimeoutError
@@ -19,12 +20,9 @@ from volcache_client.messages import Answer
 from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Iterator
 
     from volcache_client.messages import Request
-
-    # Of the parser: it yields when it needs more bytes, and is sent them.
-    _Step = Generator[None, bytes, None]
 
 # What is received at a time.
 RECEIVE_BYTES: Final = 1 << 16
@@ -34,10 +32,13 @@ _PART_BYTES: Final = 1 << 18
 _HEAD_BYTES_MAX: Final = 1 << 16
 _JOINED_BYTES_MAX: Final = 1 << 16
 _LENGTH_DIGITS_MAX: Final = 18
+_ENDLESS: Final = sys.maxsize
 _CHUNKED: Final = "Transfer-Encoding: chunked\r\n"
 _WITHOUT_BODY: Final = frozenset({204, 304})
-_FIRST_LINE: Final = re.compile(r"HTTP/(1\.[01]) ([0-9]{3})(?: .*)?")
-_HEADER: Final = re.compile(r"^([!-9;-~]+):[ \t]*(.*)\r$", re.MULTILINE)
+# Version, status and lines of headers.
+_HEAD: Final = re.compile(
+    rb"HTTP/(1\.[01]) ([0-9]{3})(?: [^\r\n]*)?\r\n((?:[!-9;-~]+:[^\n]*\r\n)*)"
+)
 _CHUNK_SIZE: Final = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
 
 
@@ -45,18 +46,42 @@ class BadAnswerError(ConnectionError):
     """What was received is not an answer of HTTP/1.1, or not all of one."""
 
 
-class Headers(dict[str, str]):
-    """Headers by name in lower case; `get`, `[]` and `in` take any case."""
+class Headers(Mapping[str, str]):
+    """Headers of an answer, by name in any case; what is not asked for is not parsed."""
+
+    def __init__(self, text: str = "") -> None:
+        """Take lines that were checked."""
+        self._text: Final = f"\n{text}"
+        self._lower: Final = self._text.lower()
 
     def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - As of dict.
-        """Return a header, or the default."""
-        return super().get(name.lower(), default)
+        """Return a header, several ones joined; or the default."""
+        wanted = f"\n{name.lower()}:"
+        at = self._lower.find(wanted)
+        if at < 0:
+            return default
+        end = self._text.index("\r\n", at)
+        value = self._text[at + len(wanted) : end].strip(" \t")
+        while (at := self._lower.find(wanted, end)) >= 0:
+            end = self._text.index("\r\n", at)
+            value += ", " + self._text[at + len(wanted) : end].strip(" \t")
+        return value
 
     def __getitem__(self, name: str) -> str:
-        return super().__getitem__(name.lower())
+        found: str | None = self.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and super().__contains__(name.lower())
+        return isinstance(name, str) and self.get(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        lines = self._lower[1:].splitlines()
+        return iter(dict.fromkeys(line.partition(":")[0] for line in lines))
+
+    def __len__(self) -> int:
+        return len([*self])
 
 
 class HttpExchange:
@@ -79,7 +104,7 @@ class HttpExchange:
         self._host: Final = host
         self.is_sent = False
         self.status = 0
-        self.headers = Headers()
+        self.headers = _NO_HEADERS
         self.has_received = False
         self.is_complete = False
         self.buffered = 0
@@ -88,8 +113,10 @@ class HttpExchange:
         # Bytes that were received and not parsed begin at `_at`.
         self._received = b""
         self._at = 0
-        self._steps: Final = self._parse()
-        next(self._steps)
+        # What parses them; it returns whether it may go on with them.
+        self._step: Callable[[HttpExchange], bool] = HttpExchange._parse_head
+        self._left = 0  # Of a body, or of a chunk.
+        self._is_chunked = False
 
     # --- The request ----------------------------------------------------------------
 
@@ -145,10 +172,18 @@ class HttpExchange:
         Raises:
             BadAnswerError: It is not an answer, or the connection ended before its end.
         """
-        try:
-            self._steps.send(data)
-        except StopIteration:
+        if data:
+            self.has_received = True
+            if self._at < len(self._received):
+                data = self._received[self._at :] + data
+            self._received, self._at = data, 0
+            while not self.is_complete and self._step(self):
+                pass
+        elif self.status and self._left == _ENDLESS:
             self.is_complete = True
+        else:
+            where = "within" if self.has_received else "before"
+            raise BadAnswerError(f"disconnected {where} the answer")
 
     def has(self, count: int) -> bool:
         """Whether the head and so many bytes of the body are received, or all of it."""
@@ -157,17 +192,18 @@ class HttpExchange:
 
     def read(self, size: int | None = None) -> bytes:
         """Return up to `size` bytes of the body that were received, and forget them."""
-        left = sys.maxsize if size is None else size
-        parts = []
-        while left and self._body:
-            part = self._body.popleft()
-            if len(part) > left:
-                view = memoryview(part)
-                self._body.appendleft(view[left:])
-                part = view[:left]
-            left -= len(part)
-            parts.append(part)
-        found = b"".join(parts)
+        if size is None or size >= self.buffered:
+            found = b"".join(self._body)
+            self._body.clear()
+        else:
+            parts = []
+            while size:
+                part = memoryview(self._body.popleft())
+                if len(part) > size:
+                    self._body.appendleft(part[size:])
+                parts.append(part[:size])
+                size -= len(parts[-1])
+            found = b"".join(parts)
         self.buffered -= len(found)
         return found
 
@@ -184,117 +220,108 @@ class HttpExchange:
         is_in_step = self.is_complete and self._at == len(self._received)
         return self.is_sent and is_in_step and not self._is_last
 
-    @property
-    def has_length(self) -> bool:
-        """Whether a body that is cut short is noticed."""
-        names = self.headers.keys()
-        return "content-length" in names or "transfer-encoding" in names
+    def is_stale(self, error: OSError) -> bool:
+        """
+        Whether a request may be sent again after an error, on a new connection.
+
+        A server may close a connection that was open from before at the moment at which it
+        is used.
+        """
+        is_broken = isinstance(error, ConnectionError | ssl.SSLError)
+        return is_broken and not self.has_received and self.request.is_repeatable
 
     # --- Steps of the parser --------------------------------------------------------
 
-    def _parse(self) -> _Step:
-        """Parse an answer; that of HTTP/1.0, or to the end, is the last."""
-        yield from self._head()
-        headers = self.headers
-        length = dict.get(headers, "content-length")
-        if self.request.method == "HEAD" or self.status in _WITHOUT_BODY:
-            return
-        if "transfer-encoding" in headers:
-            yield from self._chunks(headers["transfer-encoding"])
+    def _parse_head(self) -> bool:
+        head = self._line(b"\r\n\r\n")
+        if head is None:
+            return False
+        found = _HEAD.fullmatch(head + b"\r\n")
+        if not found:
+            raise BadAnswerError(f"not an answer of HTTP/1: {head[:80]!r}")
+        status = int(found[2])
+        if 100 <= status < 200:  # noqa: PLR2004 - Another head follows.
+            return True
+        self.headers = headers = Headers(found[3].decode("latin-1"))
+        closes = "close" in headers.get("Connection", "").lower()
+        self._is_last = closes or found[1] == b"1.0"
+        self.status = status
+        if self.request.method == "HEAD" or status in _WITHOUT_BODY:
+            self.is_complete = True
+        else:
+            self._begin_body(headers.get("Transfer-Encoding"), headers)
+        return True
+
+    def _begin_body(self, encoding: str | None, headers: Headers) -> None:
+        length = headers.get("Content-Length")
+        self._step = HttpExchange._parse_body
+        if encoding is not None:
+            if encoding.lower() != "chunked":
+                raise BadAnswerError(f"Transfer-Encoding: {encoding[:80]}")
+            self._is_chunked = True
+            self._step = HttpExchange._parse_chunk
         elif length is None:
             self._is_last = True
-            yield from self._to_end()
+            self._left = _ENDLESS
         elif _is_number(length):
-            yield from self._exactly(int(length))
+            self._left = int(length)
         else:
             raise BadAnswerError(f"Content-Length: {length[:80]!r}")
 
-    def _head(self) -> _Step:
-        while True:
-            head = (yield from self._until(b"\r\n\r\n")).decode("latin-1")
-            first, _, rest = f"{head}\r\n".partition("\r\n")
-            found = _FIRST_LINE.fullmatch(first)
-            if not found:
-                raise BadAnswerError(f"not an answer of HTTP/1: {first[:80]!r}")
-            status = int(found[2])
-            if 100 <= status < 200:  # noqa: PLR2004 - Another head follows.
-                continue
-            self.headers = _headers(rest)
-            closes = "close" in dict.get(self.headers, "connection", "").lower()
-            self._is_last = closes or found[1] == "1.0"
-            self.status = status
-            return
-
-    def _chunks(self, encoding: str) -> _Step:
-        if encoding.lower() != "chunked":
-            raise BadAnswerError(f"Transfer-Encoding: {encoding[:80]}")
-        while True:
-            line = yield from self._until(b"\r\n")
-            found = _CHUNK_SIZE.fullmatch(line)
-            if not found:
-                raise BadAnswerError(f"not a chunk: {line[:80]!r}")
-            size = int(found[1], 16)
-            if not size:
-                break
-            yield from self._exactly(size)
-            if (yield from self._until(b"\r\n")):
-                raise BadAnswerError("a chunk without an end")
-        while (yield from self._until(b"\r\n")):
-            pass  # Trailers.
-
-    def _exactly(self, count: int) -> _Step:
-        while count:
-            if self._at == len(self._received):
-                self._received, self._at = (yield from self._more()), 0
-            part = self._received[self._at : self._at + count]
-            self._at += len(part)
-            count -= len(part)
-            self._keep(part)
-
-    def _to_end(self) -> _Step:
-        self._keep(self._received[self._at :])
-        self._received, self._at = b"", 0
-        while data := (yield):
-            self._keep(data)
-
-    def _keep(self, part: bytes) -> None:
+    def _parse_body(self) -> bool:
+        part = self._received[self._at : self._at + self._left]
+        self._at += len(part)
         if part:
             self._body.append(part)
             self.buffered += len(part)
+        if self._left != _ENDLESS:
+            self._left -= len(part)
+        if self._left:
+            return False
+        self.is_complete = not self._is_chunked
+        self._step = HttpExchange._parse_chunk_end
+        return True
 
-    def _until(self, end: bytes) -> Generator[None, bytes, bytes]:
-        """Return the bytes before an end, which is skipped."""
-        while True:
-            begin = self._at
-            at = self._received.find(end, begin)
-            known = at - begin if at >= 0 else len(self._received) - begin - len(end)
-            if known > _HEAD_BYTES_MAX:
-                raise BadAnswerError(f"a head or line above {_HEAD_BYTES_MAX} bytes")
-            if at >= 0:
-                self._at = at + len(end)
-                return self._received[begin:at]
-            data = yield from self._more()
-            self._received, self._at = self._received[begin:] + data, 0
+    def _parse_chunk(self) -> bool:
+        line = self._line(b"\r\n")
+        if line is None:
+            return False
+        found = _CHUNK_SIZE.fullmatch(line)
+        if not found:
+            raise BadAnswerError(f"not a chunk: {line[:80]!r}")
+        self._left = int(found[1], 16)
+        is_last = not self._left
+        self._step = (
+            HttpExchange._parse_trailer if is_last else HttpExchange._parse_body
+        )
+        return True
 
-    def _more(self) -> Generator[None, bytes, bytes]:
-        data = yield
-        if not data:
-            where = "within" if self.has_received else "before"
-            raise BadAnswerError(f"disconnected {where} the answer")
-        self.has_received = True
-        return data
+    def _parse_chunk_end(self) -> bool:
+        line = self._line(b"\r\n")
+        if line:
+            raise BadAnswerError("a chunk without an end")
+        self._step = HttpExchange._parse_chunk if line is not None else self._step
+        return line is not None
+
+    def _parse_trailer(self) -> bool:
+        line = self._line(b"\r\n")
+        self.is_complete = line == b""
+        return line is not None
+
+    def _line(self, end: bytes) -> bytes | None:
+        """Return the bytes before an end, which is skipped; None: it is not there yet."""
+        begin = self._at
+        at = self._received.find(end, begin)
+        known = at - begin if at >= 0 else len(self._received) - begin - len(end)
+        if known > _HEAD_BYTES_MAX:
+            raise BadAnswerError(f"a head or line above {_HEAD_BYTES_MAX} bytes")
+        if at < 0:
+            return None
+        self._at = at + len(end)
+        return self._received[begin:at]
 
 
-def _headers(text: str) -> Headers:
-    pairs = _HEADER.findall(text)
-    if len(pairs) != text.count("\n"):
-        raise BadAnswerError(f"not headers: {text[:80]!r}")
-    headers = Headers()
-    for written, padded in pairs:
-        name, value = written.lower(), padded.rstrip(" \t")
-        before = dict.get(headers, name)
-        headers[name] = value if before is None else f"{before}, {value}"
-    return headers
+_NO_HEADERS: Final = Headers()
 
 
 def _is_number(text: str) -> bool:

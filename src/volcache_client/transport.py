@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import sys
 import time
 from threading import Lock
@@ -11,7 +10,6 @@ from urllib.parse import urlsplit
 
 from volcache_client.connections import Pool
 from volcache_client.errors import (
-    CacheError,
     ClientUsageError,
     InvalidArgumentError,
     NodeConnectionError,
@@ -22,6 +20,7 @@ from volcache_client.nodes import parse_address
 from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping
 
     from volcache_client.connections import Connection
@@ -147,33 +146,26 @@ class Body:
             NodeError: There is no answer.
             SourceFailed: The file of an `Upload` failed.
         """
-        self._is_by_part = isinstance(request.body, Upload)
-        try:
-            if self._connection is not None:
-                try:
-                    return self._talk(self._connection, request, wanted)
-                except (ConnectionError, ssl.SSLError):
-                    if self._exchange.has_received or not request.is_repeatable:
-                        raise
-                    self._connection.close()
-            self._connection = self._pool.open(self._deadline())
-            return self._talk(self._connection, request, wanted)
-        except CacheError:
-            raise
-        except OSError as error:
-            raise answer_error(self._pool.name, error) from error
-
-    def _talk(
-        self, connection: Connection, request: Request, wanted: int
-    ) -> HttpExchange:
-        exchange = self._exchange = HttpExchange(request, self._pool.host)
-        connection.send(exchange, self._deadline)
-        if self._is_by_part:
-            self._until = self._deadline()
-            self._is_by_part = False
-        while not exchange.has(wanted):
-            connection.receive(exchange, self._until)
-        return exchange
+        connection = self._connection
+        was_open = connection is not None
+        while True:
+            self._is_by_part = isinstance(request.body, Upload)
+            if connection is None:
+                connection = self._connection = self._pool.open(self._deadline())
+            exchange = self._exchange = HttpExchange(request, self._pool.host)
+            try:
+                connection.send(exchange, self._deadline)
+                if self._is_by_part:
+                    self._until = self._deadline()
+                    self._is_by_part = False
+                connection.receive(exchange, wanted, self._deadline)
+            except OSError as error:
+                if not was_open or not exchange.is_stale(error):
+                    raise answer_error(self._pool.name, error) from error
+                connection.close()
+                connection, was_open = None, False
+            else:
+                return exchange
 
     def _deadline(self) -> float:
         return time.monotonic() + self._timeout if self._is_by_part else self._until
@@ -193,12 +185,15 @@ class Body:
         return self._exchange.read(size)
 
     def receive(self, count: int) -> None:
-        """Receive the body until so many bytes of it are there, or all."""
-        exchange, connection = self._exchange, self._connection
-        assert connection is not None  # noqa: S101 - After `begin`.
+        """
+        Receive the body until so many bytes of it are there, or all.
+
+        Raises:
+            NodeError: It is not complete.
+        """
+        assert self._connection is not None  # noqa: S101 - After `begin`.
         try:
-            while not exchange.has(count):
-                connection.receive(exchange, self._deadline())
+            self._connection.receive(self._exchange, count, self._deadline)
         except OSError as error:
             raise answer_error(self._pool.name, error) from error
 

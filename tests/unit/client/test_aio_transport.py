@@ -84,7 +84,8 @@ def wired() -> Iterator[tuple[AsyncConnection, Wire, socket.socket]]:
     """Return a connection, its transport, and the other end of its socket."""
     near, far = socket.socketpair()
     with near, far:
-        connection = AsyncConnection(asyncio.get_running_loop())
+        buffer = memoryview(bytearray(PART))
+        connection = AsyncConnection(asyncio.get_running_loop(), buffer)
         wire = Wire(near, connection)
         connection.connection_made(wire)
         yield connection, wire, far
