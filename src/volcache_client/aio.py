@@ -315,7 +315,7 @@ class AsyncClient(TaskClient[V]):
         making = Making(self._core, key, make, ttl, stale)
         found = await self._run(making.find())
         if not isinstance(found, Item):
-            return await self._make_once(making.stored, making.make(found))
+            return await self._make_once(making.stored, partial(making.make, found))
         if making.is_stale(found):
             self._renew(making)
         value: V = found.value
@@ -363,7 +363,7 @@ class AsyncClient(TaskClient[V]):
         self, keys: Iterable[K], operation_of: Callable[[K], Operation[T | None]]
     ) -> dict[K, T]:
         listed = distinct(keys)
-        results = await self._gather([operation_of(key) for key in listed])
+        results = await self._gather([partial(operation_of, key) for key in listed])
         return results_by_key(listed, results)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from volcache_client.core import Source
+    from volcache_client.messages import Driver
     from volcache_client.metrics import Metrics
     from volcache_client.nodes import Node
     from volcache_client.options import Options
@@ -41,16 +42,14 @@ class BaseClient(Generic[V]):
         **options: Unpack[OptionArguments],
     ) -> None:
         """See `AsyncClient`."""
-        self._is_closed = True
         checked = make_options(options)
+        self._is_closed = False
         self._core: Final[Operations[V]] = Operations(
-            nodes, make_codec(serializer), checked
+            self._make_driver(checked), nodes, make_codec(serializer), checked
         )
         self._renewals = Renewals(self._core.clock, checked.lease_seconds)
-        self._start(checked)
-        self._is_closed = False
 
-    def _start(self, options: Options) -> None:
+    def _make_driver(self, options: Options) -> Driver:
         """Make what performs steps."""
         raise NotImplementedError
 

@@ -315,7 +315,7 @@ class Client(ThreadClient[V]):
         making = Making(self._core, key, make, ttl, stale)
         found = self._run(making.find())
         if not isinstance(found, Item):
-            return self._make_once(making.stored, making.make(found))
+            return self._make_once(making.stored, partial(making.make, found))
         if making.is_stale(found):
             self._renew(making)
         value: V = found.value
@@ -363,7 +363,7 @@ class Client(ThreadClient[V]):
         self, keys: Iterable[K], operation_of: Callable[[K], Operation[T | None]]
     ) -> dict[K, T]:
         listed = distinct(keys)
-        results = self._gather([operation_of(key) for key in listed])
+        results = self._gather([partial(operation_of, key) for key in listed])
         return results_by_key(listed, results)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from volcache_client.keys import Key, Ttl
-    from volcache_client.messages import Operation
+    from volcache_client.messages import Driver, Operation
     from volcache_client.metrics import Metrics, Outcome
     from volcache_client.options import Options
     from volcache_client.serializers import Codec
@@ -61,6 +61,7 @@ class Core(Generic[V]):
 
     def __init__(
         self,
+        driver: Driver,
         source: Source,
         codec: Codec[V],
         options: Options,
@@ -71,6 +72,7 @@ class Core(Generic[V]):
         Read the list of nodes; nothing is sent.
 
         Args:
+            driver: Performs the steps.
             source: See `Nodes`.
             codec: Of values.
             options: Checked ones.
@@ -81,6 +83,7 @@ class Core(Generic[V]):
             InvalidArgumentError: An address is wrong.
             DiscoveryError: The list is in a file that cannot be read.
         """
+        self.driver: Final = driver
         self.options: Final = options
         self.codec: Final = codec
         self.counters: Final = Counters()
@@ -100,11 +103,11 @@ class Core(Generic[V]):
 
     # --- Values by their stored key -----------------------------------------------
 
-    def look(self, stored: bytes, method: str = "GET") -> Operation[Answer | None]:
+    async def look(self, stored: bytes, method: str = "GET") -> Answer | None:
         """Return the answer with a value, or with its head only; None for a miss."""
-        node = yield from self._node_of(stored)
+        node = await self._node_of(stored)
         request = Request(method, path_of(stored), self.headers)
-        answer = yield from self.exchange(node, request)
+        answer = await self.exchange(node, request)
         if answer.status == OK:
             if method == "HEAD":
                 size_of(node.name, answer)
@@ -113,50 +116,55 @@ class Core(Generic[V]):
             return None
         raise error_of(node.name, answer.status, answer.body)
 
-    def open(self, stored: bytes) -> Operation[tuple[Node, Opened] | None]:
+    async def open(self, stored: bytes) -> tuple[Node, Opened] | None:
         """Return the answer with a value that is not read yet; None for a miss."""
-        node = yield from self._node_of(stored)
-        yield from self._admit(node)
+        node = await self._node_of(stored)
+        await self._admit(node)
         request = Request("GET", path_of(stored), self.headers)
-        answer = yield from self._attempt(Open(node, request, self.options.timeout))
+        answer = await self._attempt(Open(node, request, self.options.timeout))
         if isinstance(answer, Opened):
             return node, answer
         if answer.status == NOT_FOUND:
             return None
         raise error_of(node.name, answer.status, answer.body)
 
-    def store(
+    async def store(
         self, stored: bytes, body: bytes | Upload, headers: Mapping[str, str]
-    ) -> Operation[str | None]:
+    ) -> str | None:
         """Store a value; return its ETag, None if the condition does not hold."""
-        node = yield from self._node_of(stored)
+        node = await self._node_of(stored)
         is_repeatable = "If-None-Match" not in headers and "If-Match" not in headers
         if isinstance(body, Upload):
             is_repeatable = is_repeatable and body.is_repeatable
         request = Request("PUT", path_of(stored), headers, body, is_repeatable)
-        answer = yield from self.exchange(node, request)
+        answer = await self.exchange(node, request)
         return etag_of(node.name, answer)
 
-    def remove(self, stored: bytes, etag: str | None) -> Operation[bool]:
+    async def remove(self, stored: bytes, etag: str | None) -> bool:
         """Remove a value; return whether it, and that with the ETag, was stored."""
         condition = {} if etag is None else {"If-Match": etag}
-        node = yield from self._node_of(stored)
+        node = await self._node_of(stored)
         headers = {**self.headers, **condition}
         request = Request("DELETE", path_of(stored), headers, None, not condition)
-        answer = yield from self.exchange(node, request)
+        answer = await self.exchange(node, request)
         if answer.status == OK:
             return True
         if answer.status in {NOT_FOUND, _PRECONDITION_FAILED}:
             return False
         raise error_of(node.name, answer.status, answer.body)
 
-    def _node_of(self, stored: bytes) -> Operation[Node]:
-        yield from self.nodes.refresh()
+    async def _node_of(self, stored: bytes) -> Node:
+        await self.refresh()
         return self.nodes.of(stored)
+
+    async def refresh(self) -> None:
+        """Read the list of nodes again if its time has come."""
+        if await self.nodes.refresh(self.driver.call):
+            self.driver.keep(self.nodes.all())
 
     # --- One exchange -------------------------------------------------------------
 
-    def exchange(self, node: Node, request: Request) -> Operation[Answer]:
+    async def exchange(self, node: Node, request: Request) -> Answer:
         """
         Send a request to a node that is up.
 
@@ -164,13 +172,11 @@ class Core(Generic[V]):
             NodeDownError: It is down; nothing was sent.
             NodeError: It does not answer; that is counted.
         """
-        yield from self._admit(node)
-        answer: Answer = yield from self._attempt(
-            Send(node, request, self.options.timeout)
-        )
+        await self._admit(node)
+        answer: Answer = await self._attempt(Send(node, request, self.options.timeout))
         return answer
 
-    def _admit(self, node: Node) -> Operation[None]:
+    async def _admit(self, node: Node) -> None:
         """
         Return if a node is up; probe it if its back-off is over.
 
@@ -183,7 +189,7 @@ class Core(Generic[V]):
         if permission == "probe":
             request = Request("GET", "/-/ready", self.headers)
             try:
-                answer = yield from self._attempt(
+                answer = await self._attempt(
                     Send(node, request, self.options.probe_timeout)
                 )
             except NodeError:
@@ -195,14 +201,18 @@ class Core(Generic[V]):
                 node.probe_ended()
         raise NodeDownError(node.name, f"down: {node.reason}")
 
-    def _attempt(self, step: Send | Open) -> Operation[Any]:
+    async def _attempt(self, step: Send | Open) -> Any:  # noqa: ANN401
         """Send a request and count what becomes of it, for the health of the node."""
         node = step.node
         is_probe = step.request.path == "/-/ready"
         is_failure = False
         self.counters.request_began(node.name)
         try:
-            answer: Answer | Opened = yield step
+            answer = await (
+                self.driver.open(step)
+                if isinstance(step, Open)
+                else self.driver.send(step)
+            )
             if step.request.method == "GET" and not has_end(answer):
                 raise NodeConnectionError(node.name, "an answer of unknown length")
             is_failure = is_probe and answer.status in _NOT_READY
@@ -236,7 +246,7 @@ class Core(Generic[V]):
 
     # --- Errors and counters ------------------------------------------------------
 
-    def counted(
+    async def counted(
         self,
         name: str,
         steps: Operation[T | None],
@@ -244,7 +254,7 @@ class Core(Generic[V]):
         is_write: bool,
         excuse: Excuse = "as the options say",
         instead: U | None = None,
-    ) -> Operation[T | U | None]:
+    ) -> T | U | None:
         """
         Take the steps and count how they end.
 
@@ -257,7 +267,7 @@ class Core(Generic[V]):
         started = self.clock()
         outcome: Outcome = "error"
         try:
-            result = yield from steps
+            result = await steps
             outcome = _outcome_of(name, result, is_write=is_write)
         except CacheError as error:
             self.excuse(error, excuse, is_write=is_write)

@@ -19,14 +19,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from volcache_client.errors import CacheError, DiscoveryError, InvalidArgumentError
-from volcache_client.messages import Call
 from volcache_client.nodes import Address, Events, HealthOptions, Node, parse_address
 from volcache_client.ring import HashRing, name_and_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from volcache_client.messages import Operation
     from volcache_client.nodes import NodeEvent
 
 # As in nginx, `#` begins a comment only where a word begins.
@@ -138,29 +136,35 @@ class Nodes:
         for node in self.all():
             node.after_fork()
 
-    def refresh(self) -> Operation[None]:
+    async def refresh(
+        self, call: Callable[[Callable[[], Any]], Awaitable[Any]]
+    ) -> bool:
         """
-        Read the list again if its time has come; steps of each operation.
+        Read the list again if its time has come; return whether it was tried.
 
         If it cannot be read, or is wrong, the previous one stays.
+
+        Args:
+            call: Calls a function, and awaits its result if it can be.
 
         Raises:
             DiscoveryError: It cannot be read, and there is no previous one.
             InvalidArgumentError: It is wrong, and there is no previous one.
         """
         if self._read is None:
-            return
+            return False
         is_first = self._view.ring is None
         if not is_first and (self._clock() < self._next_read or not self._begin()):
-            return
+            return False
         try:
-            self._replace((yield Call(self._read)))
+            self._replace(await call(self._read))
         except Exception as error:  # noqa: BLE001 - Code of the application.
             self._failed(error, is_first=is_first)
         finally:
             self._next_read = self._clock() + self._refresh_seconds
             if not is_first:
                 self._is_reading = False
+        return True
 
     def _begin(self) -> bool:
         """Return whether this caller reads; the others use the previous list."""

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from volcache_client.errors import CacheError
 from volcache_client.keys import checked_ttl
-from volcache_client.messages import Call, Item, Sleep
+from volcache_client.messages import Item
 from volcache_client.operations import IF_ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from volcache_client.keys import Key, Ttl
-    from volcache_client.messages import Operation
     from volcache_client.operations import Operations
 
 V = TypeVar("V")
@@ -85,17 +84,17 @@ class Making(Generic[V]):
         digest = sha256(self.stored).hexdigest()
         self._lease_key: Final = core.prefix + f"{LEASE_PREFIX}{digest}".encode()
 
-    def find(self) -> Operation[Item[V] | Outage | None]:
+    async def find(self) -> Item[V] | Outage | None:
         """Return what is stored; a stored None is an item too."""
         steps = self._core.item(self._key)
-        return self._core.counted("get", steps, is_write=False, instead=OUTAGE)
+        return await self._core.counted("get", steps, is_write=False, instead=OUTAGE)
 
     def is_stale(self, item: Item[V]) -> bool:
         """Return whether a value should be renewed."""
         left = item.stat.ttl
         return bool(self._stale) and left is not None and left < self._stale
 
-    def make(self, found: Outage | None) -> Operation[V]:
+    async def make(self, found: Outage | None) -> V:
         """
         Return the value, made by this or another process, after `find` has found nothing.
 
@@ -105,28 +104,27 @@ class Making(Generic[V]):
         """
         lease = None
         if found is None:
-            had = yield from self._wait_for_lease()
+            had = await self._wait_for_lease()
             if isinstance(had, Item):
                 value: V = had.value
                 return value
             lease = had
-        value = yield from self._make_and_store(lease)
-        return value
+        return await self._make_and_store(lease)
 
-    def renew(self) -> Operation[None]:
+    async def renew(self) -> None:
         """Make a value that is stale and store it, unless another process does."""
-        lease = yield from self._acquire_lease()
+        lease = await self._acquire_lease()
         if isinstance(lease, str):
-            found = yield from self._look_again(lease, is_renewal=True)
+            found = await self._look_again(lease, is_renewal=True)
             if not isinstance(found, Item):
-                yield from self._make_and_store(lease)
+                await self._make_and_store(lease)
 
-    def _make_and_store(self, lease: str | None) -> Operation[V]:
+    async def _make_and_store(self, lease: str | None) -> V:
         core = self._core
         try:
-            made: V = yield Call(self._make)
+            made: V = await core.driver.call(self._make)
             core.counters.made()
-            yield from core.counted(
+            await core.counted(
                 "set",
                 core.store_value(self._key, made, self._ttl),
                 is_write=True,
@@ -134,25 +132,25 @@ class Making(Generic[V]):
             )
         except GeneratorExit:  # Nothing can be sent; the lease expires.
             raise
-        except BaseException:
-            yield from self._release(lease)
+        except BaseException as error:
+            await core.driver.finish(self._release(lease), error)
             raise
-        yield from self._release(lease)
+        await self._release(lease)
         return made
 
     # --- The lease ----------------------------------------------------------------
 
-    def _wait_for_lease(self) -> Operation[str | Item[V] | None]:
+    async def _wait_for_lease(self) -> str | Item[V] | None:
         """Return the ETag of the lease, or what is stored; None: make it without one."""
         core = self._core
         pause = _LOOK_FIRST
         last_look = core.clock() + _LEASES_WAITED * core.options.lease_seconds
         has_waited = False
         while True:
-            lease = yield from self._acquire_lease()
+            lease = await self._acquire_lease()
             if isinstance(lease, Outage):
                 return None
-            found = yield from self._look_again(lease)
+            found = await self._look_again(lease)
             if isinstance(found, Item):
                 return found
             if lease is not None:
@@ -162,12 +160,12 @@ class Making(Generic[V]):
             if not has_waited:
                 has_waited = True
                 core.counters.waited()
-            yield Sleep(pause)
+            await core.driver.sleep(pause)
             pause = min(2 * pause, _LOOK_LONGEST)
 
-    def _look_again(
+    async def _look_again(
         self, lease: str | None, *, is_renewal: bool = False
-    ) -> Operation[Item[V] | Outage | None]:
+    ) -> Item[V] | Outage | None:
         """
         Return what is stored; the lease is given back if it is there, or this fails.
 
@@ -176,51 +174,51 @@ class Making(Generic[V]):
         """
         found: Item[V] | Outage | None
         try:
-            found = yield from self.find()
+            found = await self.find()
         except GeneratorExit:
             raise
-        except BaseException:
-            yield from self._release(lease)
+        except BaseException as error:
+            await self._core.driver.finish(self._release(lease), error)
             raise
         if is_renewal and isinstance(found, Item) and self.is_stale(found):
             return None
         if isinstance(found, Item):
-            yield from self._release(lease)
+            await self._release(lease)
         return found
 
-    def _acquire_lease(self) -> Operation[str | Outage | None]:
+    async def _acquire_lease(self) -> str | Outage | None:
         """Return the ETag of the lease; None if another has it."""
         core = self._core
         headers = core.put_headers(core.options.lease_seconds, None, IF_ABSENT)
         body = secrets.token_bytes(16)
         try:
-            etag = yield from core.store(self._lease_key, body, headers)
+            etag = await core.store(self._lease_key, body, headers)
         except CacheError as error:
             # No write of the caller: a node that is down is a miss, as for its reads.
             core.excuse(error, is_write=False)
             return OUTAGE
         except GeneratorExit:
             raise
-        except BaseException:  # Cancelled: it may have been stored.
-            yield from self._remove_lease(body)
+        except BaseException as error:  # Cancelled: it may have been stored.
+            await core.driver.finish(self._remove_lease(body), error)
             raise
         return etag
 
-    def _remove_lease(self, body: bytes) -> Operation[None]:
+    async def _remove_lease(self, body: bytes) -> None:
         """Give back the lease with this body, if it is there; its ETag is not known."""
         try:
-            answer = yield from self._core.look(self._lease_key)
+            answer = await self._core.look(self._lease_key)
             if answer is not None and answer.body == body:
-                yield from self._release(answer.headers.get("ETag"))
+                await self._release(answer.headers.get("ETag"))
         except CacheError as error:
             self._core.counters.error(error)
 
-    def _release(self, lease: str | None) -> Operation[None]:
+    async def _release(self, lease: str | None) -> None:
         """Give the lease back; if that fails, it expires by itself."""
         if not lease:
             return
         try:
-            yield from self._core.remove(self._lease_key, lease)
+            await self._core.remove(self._lease_key, lease)
         except CacheError as error:
             self._core.counters.error(error)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from volcache_client.nodes import Node
     from volcache_client.uploads import Upload
@@ -94,9 +94,6 @@ class Item(NamedTuple, Generic[V]):
 
 # --- Steps ------------------------------------------------------------------------------
 
-# An operation is a generator: it yields steps, is sent their results, and returns its own.
-# So what an operation does is written once, and a client only takes its steps.
-
 
 class Send(NamedTuple):
     """Send a request to a node; its result is an `Answer`; may raise a `NodeError`."""
@@ -119,22 +116,32 @@ class Open(NamedTuple):
     timeout: float  # Seconds until the head of the answer; then between two parts.
 
 
-class Sleep(NamedTuple):
-    """Wait; no result."""
-
-    seconds: float
-
-
-class Call(NamedTuple):
+class Driver(Protocol):
     """
-    Call a function of the application; its result, awaited if it is awaitable.
+    What performs the steps of operations, which are coroutines.
 
-    What it raises is raised in the operation.
+    That of `Client` never waits for a loop: its coroutines run to their end at once. So
+    what an operation does is written once.
     """
 
-    function: Callable[[], Any]
+    async def send(self, step: Send, /) -> Answer:
+        """Perform a step."""
+
+    async def open(self, step: Open, /) -> Answer | Opened:
+        """Perform a step."""
+
+    async def sleep(self, seconds: float, /) -> None:
+        """Wait."""
+
+    async def call(self, function: Callable[[], Any], /) -> Any:  # noqa: ANN401
+        """Call a function of the application; return its result, awaited if it can be."""
+
+    async def finish(self, steps: Operation[None], error: BaseException, /) -> None:
+        """Perform the last steps of an operation that ends by an error."""
+
+    def keep(self, nodes: tuple[Node, ...], /) -> None:
+        """Close the connections to all other nodes."""
 
 
-Step = Send | Open | Sleep | Call
 if TYPE_CHECKING:
-    Operation = Generator[Step, Any, T]
+    Operation = Coroutine[Any, Any, T]

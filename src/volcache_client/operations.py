@@ -1,7 +1,7 @@
 """
 What each operation does, for both clients.
 
-An operation is a generator of steps; see `messages.py`.
+An operation is a coroutine; see `Driver`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from volcache_client.errors import (
 )
 from volcache_client.headers import checked_etag, size_of, stat_of
 from volcache_client.keys import encode_prefix
-from volcache_client.messages import Item, Request, Sleep, Stat
+from volcache_client.messages import Item, Request, Stat
 from volcache_client.serializers import OCTETS
 from volcache_client.uploads import SourceFailed, Upload
 
@@ -95,11 +95,9 @@ def _counted(
     def decorate(
         method: Callable[Concatenate[S, P], Operation[T]],
     ) -> Callable[Concatenate[S, P], Operation[T | None]]:
-        def counted(
-            self: S, /, *args: P.args, **kwargs: P.kwargs
-        ) -> Operation[T | None]:
+        async def counted(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T | None:
             steps = method(self, *args, **kwargs)
-            return self.counted(name, steps, is_write=kind == "write")
+            return await self.counted(name, steps, is_write=kind == "write")
 
         return counted
 
@@ -112,42 +110,41 @@ class Operations(Core[V]):
     # --- Reading ------------------------------------------------------------------
 
     @_counted("get", "read")
-    def get(self, key: Key) -> Operation[tuple[V] | None]:
+    async def get(self, key: Key) -> tuple[V] | None:
         """Return a tuple with the value, which may be None."""
-        answer = yield from self.look(self.stored_key(key))
+        answer = await self.look(self.stored_key(key))
         return None if answer is None else (self.codec.loads(answer.body),)
 
     @_counted("get", "read")
-    def get_item(self, key: Key) -> Operation[Item[V] | None]:
+    async def get_item(self, key: Key) -> Item[V] | None:
         """Return a value and what is known of it."""
-        item = yield from self.item(key)
-        return item
+        return await self.item(key)
 
-    def item(self, key: Key) -> Operation[Item[V] | None]:
+    async def item(self, key: Key) -> Item[V] | None:
         """Return a value and what is known of it; this is not counted."""
-        answer = yield from self.look(self.stored_key(key))
+        answer = await self.look(self.stored_key(key))
         if answer is None:
             return None
         return Item(self.codec.loads(answer.body), stat_of(answer, len(answer.body)))
 
     @_counted("stat", "read")
-    def stat(self, key: Key) -> Operation[Stat | None]:
+    async def stat(self, key: Key) -> Stat | None:
         """Return what is known of a value."""
         stored = self.stored_key(key)
-        answer = yield from self.look(stored, "HEAD")
+        answer = await self.look(stored, "HEAD")
         if answer is None:
             return None
         return stat_of(answer, size_of(self.nodes.of(stored).name, answer))
 
     @_counted("stream", "read")
-    def stream(self, key: Key) -> Operation[Streamed | None]:
+    async def stream(self, key: Key) -> Streamed | None:
         """
         Ask for a value without reading it.
 
         Who takes the steps reads and closes `body`, and calls `stream_failed` if that
         fails.
         """
-        found = yield from self.open(self.stored_key(key))
+        found = await self.open(self.stored_key(key))
         if found is None:
             return None
         node, answer = found
@@ -155,7 +152,7 @@ class Operations(Core[V]):
 
     # --- Writing ------------------------------------------------------------------
 
-    def set(
+    async def set(
         self,
         name: str,
         key: Key,
@@ -163,55 +160,53 @@ class Operations(Core[V]):
         ttl: Ttl = None,
         content_type: str | None = None,
         condition: Mapping[str, str] | None = None,
-    ) -> Operation[str | None]:
+    ) -> str | None:
         """Store a value; count it as the method with this name."""
         steps = self.store_value(key, value, ttl, content_type, condition)
-        return self.counted(name, steps, is_write=True)
+        return await self.counted(name, steps, is_write=True)
 
-    def store_value(
+    async def store_value(
         self,
         key: Key,
         value: V,
         ttl: Ttl,
         content_type: str | None = None,
         condition: Mapping[str, str] | None = None,
-    ) -> Operation[str | None]:
+    ) -> str | None:
         """Store a value; this is not counted."""
         body = self.codec.dumps(value)
         headers = self.put_headers(ttl, content_type, condition or {})
-        etag = yield from self.store(self.stored_key(key), body, headers)
-        return etag
+        return await self.store(self.stored_key(key), body, headers)
 
     @_counted("set_file", "write")
-    def set_file(
+    async def set_file(
         self,
         key: Key,
         source: str | os.PathLike[str] | BinaryIO,
         ttl: Ttl,
         content_type: str | None,
-    ) -> Operation[str | None]:
+    ) -> str | None:
         """Store a file."""
         stored = self.stored_key(key)
         headers = self.put_headers(ttl, content_type or OCTETS, {})
         with Upload(source) as upload:
             try:
-                etag = yield from self.store(stored, upload, headers)
+                etag = await self.store(stored, upload, headers)
             except SourceFailed as failed:
                 raise failed.error from None
         return etag
 
     @_counted("delete", "write")
-    def delete(self, key: Key, etag: str | None = None) -> Operation[bool]:
+    async def delete(self, key: Key, etag: str | None = None) -> bool:
         """Remove a value; return whether it was stored."""
         if etag is not None:
             checked_etag(etag)
-        done = yield from self.remove(self.stored_key(key), etag)
-        return done
+        return await self.remove(self.stored_key(key), etag)
 
     # --- Changing what is stored --------------------------------------------------
 
     @_counted("touch", "write")
-    def touch(self, key: Key, ttl: Ttl) -> Operation[bool]:
+    async def touch(self, key: Key, ttl: Ttl) -> bool:
         """Let a value expire at another time; return whether there is one."""
         self.put_headers(ttl, None, {})  # A wrong time is an error also for a miss.
 
@@ -224,13 +219,13 @@ class Operations(Core[V]):
                 headers["Content-Encoding"] = encoding
             return answer.body, headers
 
-        stored = yield from self._change(key, touched)
+        stored = await self._change(key, touched)
         return stored is not None
 
     @_counted("incr", "write")
-    def incr(
+    async def incr(
         self, key: Key, delta: int, initial: int | None, ttl: Ttl, *, sign: int = 1
-    ) -> Operation[int | None]:
+    ) -> int | None:
         """Add to a number, or subtract with `sign` -1; return it, None if there is none."""
         _check_count("delta", delta)
         if initial is not None:
@@ -249,10 +244,10 @@ class Operations(Core[V]):
             number = _number_in(answer.body) + sign * delta
             return b"%d" % (max(number, 0) & COUNTER_MAX), headers
 
-        stored = yield from self._change(key, changed)
+        stored = await self._change(key, changed)
         return None if stored is None else int(stored)
 
-    def _change(self, key: Key, change: Change) -> Operation[bytes | None]:
+    async def _change(self, key: Key, change: Change) -> bytes | None:
         """
         Store what is made of a value, unless it changes meanwhile; then try again.
 
@@ -265,7 +260,7 @@ class Operations(Core[V]):
         stored = self.stored_key(key)
         pause = _PAUSE_FIRST
         for _ in range(_TRIES_MAX):
-            answer = yield from self.look(stored)
+            answer = await self.look(stored)
             new = change(answer)
             if new is None:
                 return None
@@ -273,10 +268,10 @@ class Operations(Core[V]):
             condition = IF_ABSENT
             if answer is not None:
                 condition = {"If-Match": answer.headers.get("ETag", "")}
-            etag = yield from self.store(stored, body, {**headers, **condition})
+            etag = await self.store(stored, body, {**headers, **condition})
             if etag is not None:
                 return body
-            yield Sleep(random.uniform(0, pause))  # noqa: S311 - Not a secret.
+            await self.driver.sleep(random.uniform(0, pause))  # noqa: S311 - Not a secret.
             pause = min(2 * pause, _PAUSE_LONGEST)
         raise ConflictError(
             f"{key!r}: others have stored {_TRIES_MAX} values meanwhile; nothing was stored"
@@ -308,7 +303,7 @@ class Operations(Core[V]):
 
     # --- On all nodes -------------------------------------------------------------
 
-    def purge(self, prefix: Key | None) -> Operation[None]:
+    async def purge(self, prefix: Key | None) -> None:
         """
         Make everything stored so far a miss, on all nodes, with any `on_error`.
 
@@ -317,33 +312,33 @@ class Operations(Core[V]):
         Args:
             prefix: Of the keys; None: that of the client.
         """
-        return self.counted(
+        await self.counted(
             "purge", self._purge(prefix), is_write=True, excuse="nothing"
         )
 
-    def _purge(self, prefix: Key | None) -> Operation[None]:
+    async def _purge(self, prefix: Key | None) -> None:
         stored = self.prefix
         if prefix is not None or stored:
             stored = encode_prefix(prefix or b"", stored)
         if not self.options.admin_token:
             raise InvalidArgumentError(f"{_NEEDED}; this client has no admin_token")
-        yield from self.nodes.refresh()
+        await self.refresh()
         failed: CacheError | None = None
         for node in self.nodes.all():
             try:
-                yield from self._purge_node(node, stored)
+                await self._purge_node(node, stored)
             except CacheError as error:
                 failed = failed or error
         if failed is not None:
             raise failed
 
-    def _purge_node(self, node: Node, stored: bytes) -> Operation[None]:
+    async def _purge_node(self, node: Node, stored: bytes) -> None:
         token = {"Authorization": f"Bearer {self.options.admin_token}"}
         path = f"/-/purge?prefix={quote_from_bytes(stored, safe='')}"
         request = Request(
             "POST", path if stored else "/-/flush", {**self.headers, **token}, b""
         )
-        answer = yield from self.exchange(node, request)
+        answer = await self.exchange(node, request)
         if answer.status == _FORBIDDEN:
             raise AccessDeniedError(node.name, answer.status, _NEEDED.encode())
         if answer.status != OK:

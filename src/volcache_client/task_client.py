@@ -9,7 +9,6 @@ which `close` waits for.
 from __future__ import annotations
 
 import asyncio
-import logging
 import warnings
 from contextvars import ContextVar
 from inspect import isawaitable, iscoroutinefunction
@@ -18,7 +17,6 @@ from typing import (
     Any,
     Final,
     Generic,
-    NamedTuple,
     Self,
     TypeVar,
 )
@@ -29,20 +27,17 @@ from volcache_client.errors import (
     ClientUsageError,
     InvalidArgumentError,
 )
-from volcache_client.messages import Open, Send, Sleep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     from volcache_client.making import Making
-    from volcache_client.messages import Call, Operation, Step
+    from volcache_client.messages import Operation
     from volcache_client.nodes import Node
     from volcache_client.options import Options
 
 T = TypeVar("T")
 V = TypeVar("V")
-
-_log: Final = logging.getLogger("volcache_client")
 
 # The flights in which the current task is: those that wait for it.
 _inside: ContextVar[frozenset[_TaskFlight[Any]]] = ContextVar(
@@ -86,15 +81,55 @@ class _TaskFlight(Generic[V]):
                 await asyncio.wait([self.task])
 
 
+class TaskDriver:
+    """
+    Performs steps in the task of the caller.
+
+    Attributes:
+        transport: Has the connections.
+        send: See `Driver`, as all that follow.
+        open: See there.
+        keep: See there.
+        finishing: What perform the last steps of cancelled tasks.
+    """
+
+    def __init__(self, options: Options) -> None:
+        """Open nothing yet."""
+        self.finishing: Final[set[asyncio.Task[None]]] = set()
+        self.transport: Final = AsyncTransport(options)
+        self.send: Final = self.transport.send
+        self.open: Final = self.transport.open
+        self.keep: Final = self.transport.keep
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+    async def call(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401
+        """Call a function; await its result if it can be."""
+        result = function()
+        return await result if isawaitable(result) else result
+
+    async def finish(self, steps: Operation[None], error: BaseException) -> None:
+        """Perform the last steps of an operation; a cancelled task does not wait."""
+        if isinstance(error, asyncio.CancelledError):
+            task = asyncio.create_task(steps)
+            self.finishing.add(task)
+            task.add_done_callback(self.finishing.discard)
+        else:
+            await steps
+
+
 class TaskClient(BaseClient[V]):
     """Performs steps in the task of the caller; used by all tasks of one event loop."""
 
-    def _start(self, options: Options) -> None:
+    def _make_driver(self, options: Options) -> TaskDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._transport = AsyncTransport(options)
+        self._driver = TaskDriver(options)
+        self._transport = self._driver.transport
         self._flights: dict[bytes, _TaskFlight[V]] = {}
-        self._finishing: set[asyncio.Task[None]] = set()
         self._renewing: set[asyncio.Task[None]] = set()
+        return self._driver
 
     def _connections(self) -> Mapping[Node, int]:
         return self._transport.connections()
@@ -119,7 +154,9 @@ class TaskClient(BaseClient[V]):
         making.discard(asyncio.current_task())
         for task in making:
             task.cancel()
-        while making := {task for task in making | self._finishing if not task.done()}:
+        while making := {
+            task for task in making | self._driver.finishing if not task.done()
+        }:
             await asyncio.wait(making)
         await self._transport.close()
 
@@ -162,90 +199,41 @@ class TaskClient(BaseClient[V]):
         self._loop = loop
 
     async def _run(self, operation: Operation[T]) -> T:
-        """Perform the steps of an operation; return its result."""
-        self._enter()
-        return await self._drive(operation, _resumed(operation, None))
-
-    async def _drive(self, operation: Operation[T], step: Step | _Result[T]) -> T:
-        """Take a step and all that follow; return the result."""
-        while not isinstance(step, _Result):
-            step = await self._advance(operation, step)
-        result: T = step.value
-        return result
-
-    async def _advance(self, operation: Operation[T], step: Step) -> Step | _Result[T]:
-        """Take a step; return the next one, or the result."""
-        result: object
+        """Return the result of an operation."""
         try:
-            if isinstance(step, Send):
-                result = await self._transport.send(step)
-            elif isinstance(step, Open):
-                result = await self._transport.open(step)
-            elif isinstance(step, Sleep):
-                result = await asyncio.sleep(step.seconds, None)
-            else:
-                result = await self._call(step)
-        except Exception as error:  # noqa: BLE001 - The operation decides.
-            return _thrown(operation, error)
-        except GeneratorExit:  # The loop ended before this task.
+            self._enter()
+        except ClientUsageError:
             operation.close()
             raise
-        except BaseException as error:
-            following = _thrown(operation, error)
-            if not isinstance(following, _Result):
-                self._finish_soon(operation, following)
-            raise
-        return _resumed(operation, result)
-
-    async def _call(self, step: Call) -> object:
-        result = step.function()
-        if isawaitable(result):
-            result = await result
-        # It may have returned a list of nodes, which is used when the next step is taken.
-        asyncio.get_running_loop().call_soon(self._keep_nodes)
-        return result
-
-    def _keep_nodes(self) -> None:
-        """Close the connections to nodes that are not in the list any longer."""
-        self._transport.keep(self._core.nodes.all())
-
-    def _finish_soon(self, operation: Operation[Any], step: Step) -> None:
-        """Take the last steps of an operation whose task was cancelled."""
-        task = asyncio.create_task(self._finish(operation, step))
-        self._finishing.add(task)
-        task.add_done_callback(self._finishing.discard)
-
-    async def _finish(self, operation: Operation[Any], step: Step) -> None:
-        try:
-            await self._drive(operation, step)
-        except asyncio.CancelledError:
-            pass  # That of the task, which the operation raises at its end.
-        except Exception:  # noqa: BLE001 - It has no caller any longer.
-            _log.exception("the end of a cancelled operation failed")
+        return await operation
 
     # --- Many at once, and making -------------------------------------------------------
 
-    async def _gather(self, operations: list[Operation[T]]) -> list[T | Exception]:
+    async def _gather(
+        self, calls: list[Callable[[], Operation[T]]]
+    ) -> list[T | Exception]:
         """Perform operations at the same time; return their results or errors."""
         self._enter()
-        results: list[Any] = [None] * len(operations)
-        waiting = iter(enumerate(operations))  # Several tasks take from it.
-        workers = min(len(operations), self._core.options.connections_max)
+        results: list[Any] = [None] * len(calls)
+        waiting = iter(enumerate(calls))  # Several tasks take from it.
+        workers = min(len(calls), self._core.options.connections_max)
         async with asyncio.TaskGroup() as group:
             for _ in range(workers):
                 group.create_task(self._run_all(waiting, results))
         return results
 
     async def _run_all(
-        self, waiting: Iterator[tuple[int, Operation[Any]]], results: list[Any]
+        self,
+        waiting: Iterator[tuple[int, Callable[[], Operation[Any]]]],
+        results: list[Any],
     ) -> None:
-        for at, operation in waiting:
+        for at, call in waiting:
             try:
-                results[at] = await self._run(operation)
+                results[at] = await self._run(call())
             except Exception as error:  # noqa: BLE001 - The caller raises it.
                 results[at] = error
 
-    async def _make_once(self, stored: bytes, operation: Operation[V]) -> V:
+    async def _make_once(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
         """
         Return the result of an operation, of this or of another task.
 
@@ -256,7 +244,7 @@ class TaskClient(BaseClient[V]):
         while True:
             flight = self._flights.get(stored)
             if flight is None or not flight.is_wanted:
-                return await self._lead(stored, operation)
+                return await self._lead(stored, call)
             if flight.is_inside:
                 raise ClientUsageError(
                     f"get_or_set of {stored!r} within its own make would wait for itself"
@@ -269,9 +257,9 @@ class TaskClient(BaseClient[V]):
             except asyncio.CancelledError:
                 self._check_cancelled(flight)
 
-    async def _lead(self, stored: bytes, operation: Operation[V]) -> V:
+    async def _lead(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
         """Make a value in a task of its own, so that no caller ends it for the others."""
-        flight = self._flights[stored] = _TaskFlight(self._run(operation))
+        flight = self._flights[stored] = _TaskFlight(self._run(call()))
 
         def ended(_: object) -> None:
             if self._flights.get(stored) is flight:
@@ -318,25 +306,3 @@ class TaskClient(BaseClient[V]):
             raise InvalidArgumentError(
                 f"{function!r} is not a coroutine; use Client.memoize"
             )
-
-
-class _Result(NamedTuple, Generic[T]):
-    """What an operation returned."""
-
-    value: T
-
-
-def _resumed(operation: Operation[T], result: object) -> Step | _Result[T]:
-    """Give an operation the result of its step; return the next one."""
-    try:
-        return operation.send(result)
-    except StopIteration as stop:
-        return _Result(stop.value)
-
-
-def _thrown(operation: Operation[T], error: BaseException) -> Step | _Result[T]:
-    """Raise an error in an operation; return the next step."""
-    try:
-        return operation.throw(error)
-    except StopIteration as stop:
-        return _Result(stop.value)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, cast
 from volcache_client.base import BaseClient
 from volcache_client.errors import ClientUsageError, InvalidArgumentError
 from volcache_client.making import Renewals
-from volcache_client.messages import Open, Send, Sleep
 from volcache_client.threads import Flights, Workers
 from volcache_client.transport import Transport
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from volcache_client.keys import Key
     from volcache_client.making import Making
-    from volcache_client.messages import Operation, Step
+    from volcache_client.messages import Answer, Open, Opened, Operation, Send
     from volcache_client.nodes import Node
     from volcache_client.options import Options
 
@@ -30,24 +29,72 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
+class ThreadDriver:
+    """
+    Performs steps in the thread of the caller; used by all threads.
+
+    Attributes:
+        transport: Has the connections.
+        keep: See `Driver`.
+        is_closed: Whether the client was closed.
+    """
+
+    def __init__(self, options: Options) -> None:
+        """Open nothing yet."""
+        self.transport: Final = Transport(options)
+        self.keep: Final = self.transport.keep
+        self.is_closed = False
+
+    async def send(self, step: Send) -> Answer:
+        """Perform a step."""
+        self.check_open()
+        return self.transport.send(step)
+
+    async def open(self, step: Open) -> Answer | Opened:
+        """Perform a step."""
+        self.check_open()
+        return self.transport.open(step)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)  # noqa: ASYNC251 - There is no loop.
+
+    async def call(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401
+        """Call a function."""
+        return function()
+
+    async def finish(self, steps: Operation[None], _error: BaseException) -> None:
+        """Perform the last steps of an operation."""
+        await steps
+
+    def check_open(self) -> None:
+        """
+        Return if the client is open.
+
+        Raises:
+            ClientUsageError: It is closed.
+        """
+        if self.is_closed:
+            raise ClientUsageError("the client is closed")
+
+
 class ThreadClient(BaseClient[V]):
     """Performs steps in the thread of the caller; used by all threads of a process."""
 
-    def _start(self, options: Options) -> None:
-        self._transport = Transport(options)
+    def _make_driver(self, options: Options) -> ThreadDriver:
+        self._driver = ThreadDriver(options)
         self._flights = Flights[V]()
         self._workers = Workers(options.connections_max)
-        # Whether the list of nodes was read, and some may have been removed from it.
-        self._has_read_list = False
         _clients.add(self)
+        return self._driver
 
     def _connections(self) -> Mapping[Node, int]:
-        return self._transport.connections()
+        return self._driver.transport.connections()
 
     def close(self) -> None:
         """Close all connections; those in use when their operations end."""
-        self._is_closed = True
-        self._transport.keep(())
+        self._is_closed = self._driver.is_closed = True
+        self._driver.keep(())
         self._workers.close()
 
     def __enter__(self) -> Self:
@@ -59,7 +106,7 @@ class ThreadClient(BaseClient[V]):
     def _after_fork(self) -> None:
         """Begin without the connections and threads of the parent, in a child process."""
         self._core.after_fork()
-        self._transport.abandon()
+        self._driver.transport.abandon()
         options = self._core.options
         self._flights = Flights()
         self._workers = Workers(options.connections_max)
@@ -95,48 +142,26 @@ class ThreadClient(BaseClient[V]):
     # --- Steps --------------------------------------------------------------------------
 
     def _run(self, operation: Operation[T]) -> T:
-        """Perform the steps of an operation; return its result."""
+        """Return the result of a coroutine whose driver never waits for a loop."""
         try:
-            step = next(operation)
-            while True:
-                try:
-                    result = self._perform(step)
-                except BaseException as error:  # noqa: BLE001 - The operation decides.
-                    step = operation.throw(error)
-                else:
-                    step = operation.send(result)
+            operation.send(None)
         except StopIteration as stop:
             return cast("T", stop.value)
+        raise RuntimeError("an operation of threads has waited for a loop")
 
-    def _perform(self, step: Step) -> object:
-        if isinstance(step, Send | Open):
-            self._check_open()
-            if self._has_read_list:
-                self._has_read_list = False
-                self._transport.keep(self._core.nodes.all())
-            if isinstance(step, Open):
-                return self._transport.open(step)
-            return self._transport.send(step)
-        if isinstance(step, Sleep):
-            time.sleep(step.seconds)
-            return None
-        self._has_read_list = True
-        return step.function()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClientUsageError("the client is closed")
-
-    def _gather(self, operations: list[Operation[T]]) -> list[T | Exception]:
+    def _gather(self, calls: list[Callable[[], Operation[T]]]) -> list[T | Exception]:
         """Perform operations at the same time; return their results or errors."""
-        self._check_open()
-        return self._workers.run([partial(self._run, one) for one in operations])
+        self._driver.check_open()
+        return self._workers.run([partial(self._run_call, call) for call in calls])
 
-    def _make_once(self, stored: bytes, operation: Operation[V]) -> V:
+    def _run_call(self, call: Callable[[], Operation[T]]) -> T:
+        return self._run(call())
+
+    def _make_once(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
         """Return the result of an operation, of this or of another thread."""
         return self._flights.run(
             stored,
-            lambda: self._run(operation),
+            partial(self._run_call, call),
             copied=self._core.copied,
             on_wait=self._core.counters.waited,
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import types
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import pytest
 
@@ -22,13 +23,13 @@ from volcache_client import (
     UnexpectedAnswerError,
 )
 from volcache_client.making import LEASE_PREFIX, Making
-from volcache_client.messages import Answer, Call, Send, Sleep
+from volcache_client.messages import Answer, Send
 from volcache_client.operations import IF_ABSENT, IF_PRESENT, Operations
 from volcache_client.options import make_options
 from volcache_client.serializers import Json, make_codec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from volcache_client.messages import Operation, Request
     from volcache_client.options import OptionArguments
@@ -39,6 +40,24 @@ OUTAGES: Final = [
     *(NodeConnectionError(NODE, "broken"), NodeTimeoutError(NODE, "late"), 503, 507),
     302,
 ]
+
+
+class Sleep(NamedTuple):
+    """A step that waits."""
+
+    seconds: float
+
+
+class Call(NamedTuple):
+    """A step that calls a function."""
+
+    function: Callable[[], Any]
+
+
+@types.coroutine
+def _taken(step: object) -> Generator[object, Any, Any]:
+    """Let who runs the operation take a step."""
+    return (yield step)
 
 
 class FakeNode:
@@ -53,6 +72,27 @@ class FakeNode:
         self.on_sleep: Callable[[], object] = lambda: None
         self.directives = ""
         self._count = 0
+
+    async def send(self, step: Any) -> Any:
+        """Perform a step, as all methods of a driver."""
+        return await _taken(step)
+
+    open = send
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await _taken(Sleep(seconds))
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Call a function."""
+        return await _taken(Call(function))
+
+    async def finish(self, steps: Operation[None], _error: BaseException) -> None:
+        """Perform the last steps."""
+        await steps
+
+    def keep(self, _nodes: object) -> None:
+        """Close nothing."""
 
     def take(self, step: object) -> object:
         """Return the result of a step."""
@@ -103,7 +143,7 @@ class FakeNode:
     def run(self, operation: Operation[T]) -> T:
         """Take all steps of an operation."""
         try:
-            step = next(operation)
+            step = operation.send(None)
             while True:
                 try:
                     result = self.take(step)
@@ -136,22 +176,22 @@ class Core(Operations[Any]):
         """Store a value."""
         return self.set("set", key, value, ttl, kind)
 
-    def get_or_set(
+    async def get_or_set(
         self, key: str, make: Callable[[], Any], ttl: float | None = None
-    ) -> Operation[Any]:
+    ) -> Any:
         """Look for a value, and make it if it is missing."""
         making = Making(self, key, make, ttl, 0.0)
-        found = yield from making.find()
+        found = await making.find()
         if isinstance(found, Item):
             return found.value
-        value = yield from making.make(found)
-        return value
+        return await making.make(found)
 
 
 def core_of(node: FakeNode, serializer: Any = None, **options: Any) -> Core:
     """Return a core at the time of the node."""
     made = make_options(cast("OptionArguments", options))
-    return Core(NODE, make_codec(serializer), made, lambda: node.now, lambda: node.now)
+    clock = partial(getattr, node, "now")
+    return Core(node, NODE, make_codec(serializer), made, clock, clock)
 
 
 def make_nothing() -> bytes:
@@ -395,7 +435,7 @@ def test_what_make_raises_is_raised_and_the_lease_given_back(
 def test_an_abandoned_operation_sends_nothing_more(node: FakeNode) -> None:
     """Its lease expires."""
     operation = core_of(node).get_or_set("k", lambda: b"v")
-    step = next(operation)
+    step = operation.send(None)
     while not isinstance(step, Call):
         step = operation.send(node.take(step))
     operation.close()
@@ -414,7 +454,7 @@ def test_an_interrupt_at_any_step_leaves_no_lease(node: FakeNode, at: int) -> No
     """Also if it comes while the lease is stored."""
     core = core_of(node)
     operation = core.get_or_set("k", lambda: b"v")
-    step = next(operation)
+    step = operation.send(None)
     for _ in range(at):
         step = operation.send(node.take(step))
     node.take(step)  # It is done; the caller does not learn the result.
@@ -427,7 +467,7 @@ def test_an_outage_after_the_lease_gives_it_back(node: FakeNode) -> None:
     """With `on_error="raise"`, where it is raised."""
     core = core_of(node)
     operation = core.get_or_set("k", lambda: b"v")
-    step = next(operation)
+    step = operation.send(None)
     for _ in range(2):
         step = operation.send(node.take(step))
     with pytest.raises(NodeTimeoutError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,10 @@ from support.tables import each_row
 from volcache_client import AsyncClient, Client
 from volcache_client.discovery import Nodes, read_file
 from volcache_client.errors import DiscoveryError, InvalidArgumentError
-from volcache_client.messages import Call
 from volcache_client.nodes import HealthOptions, NodeEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
     from volcache_client.messages import Operation
@@ -49,7 +49,7 @@ class Setup:
     def refresh(self, *, after: float = SECONDS) -> dict[str, int]:
         """Let an operation begin, later; return the nodes and weights it uses."""
         self.now += after
-        run(self.nodes.refresh())
+        run(self.nodes.refresh(taken))
         return self.listed()
 
     def listed(self) -> dict[str, int]:
@@ -65,18 +65,23 @@ class Setup:
         return told
 
 
-def run(operation: Operation[None]) -> None:
+@types.coroutine
+def taken(function: Callable[[], Any]) -> Generator[Any, Any, Any]:
+    """Let who runs the operation call a function."""
+    return (yield function)
+
+
+def run(operation: Operation[object]) -> None:
     """Call what an operation calls."""
     try:
-        step = next(operation)
+        function = operation.send(None)
         while True:
-            assert isinstance(step, Call)
             try:
-                result = step.function()
+                result = function()
             except Exception as error:  # noqa: BLE001 - The operation decides.
-                step = operation.throw(error)
+                function = operation.throw(error)
             else:
-                step = operation.send(result)
+                function = operation.send(result)
     except StopIteration:
         return
 
@@ -330,15 +335,14 @@ def test_one_caller_reads_while_the_others_use_the_previous_list() -> None:
     setup = Setup(lambda: ["a:1"])
     setup.refresh()
     setup.now += SECONDS
-    reader = setup.nodes.refresh()
-    step = next(reader)
-    assert isinstance(step, Call)
+    reader = setup.nodes.refresh(taken)
+    reader.send(None)
     for _ in range(3):
-        assert list(setup.nodes.refresh()) == []  # No step.
+        assert is_over(setup.nodes.refresh(taken))
     with pytest.raises(StopIteration):
         reader.send(["b:1"])
     assert setup.listed() == {"b:1": 1}
-    assert list(setup.nodes.refresh()) == []
+    assert is_over(setup.nodes.refresh(taken))
 
 
 @each_row("end", ["close", "throw"])
@@ -347,8 +351,8 @@ def test_caller_that_is_cancelled_lets_another_one_read(end: str) -> None:
     setup = Setup(lambda: ["a:1"])
     setup.refresh()
     setup.now += SECONDS
-    reader = setup.nodes.refresh()
-    next(reader)
+    reader = setup.nodes.refresh(taken)
+    reader.send(None)
     if end == "close":
         reader.close()
     else:
@@ -356,20 +360,26 @@ def test_caller_that_is_cancelled_lets_another_one_read(end: str) -> None:
             reader.throw(asyncio.CancelledError())
     assert setup.events == []
     assert setup.refresh() == {"a:1": 1}
-    assert len(list(_steps_when_due(setup))) == 1
-
-
-def _steps_when_due(setup: Setup) -> Operation[None]:
     setup.now += SECONDS
-    return setup.nodes.refresh()
+    assert not is_over(setup.nodes.refresh(taken))
+
+
+def is_over(operation: Operation[object]) -> bool:
+    """Whether an operation ends without a step."""
+    try:
+        operation.send(None)
+    except StopIteration:
+        return True
+    operation.close()
+    return False
 
 
 def test_first_list_is_read_by_each_caller() -> None:
     """There is none that they could use meanwhile; health of the first is kept."""
     setup = Setup(lambda: ["a:1"])
-    readers = [setup.nodes.refresh() for _ in range(2)]
+    readers = [setup.nodes.refresh(taken) for _ in range(2)]
     for reader in readers:
-        next(reader)
+        reader.send(None)
     with pytest.raises(StopIteration):
         readers[0].send(["a:1"])
     (node,) = setup.nodes.all()
@@ -395,8 +405,8 @@ def test_child_process_reads_though_its_parent_reads() -> None:
     setup = Setup(lambda: ["a:1"])
     setup.refresh()
     setup.now += SECONDS
-    reader = setup.nodes.refresh()
-    next(reader)
+    reader = setup.nodes.refresh(taken)
+    reader.send(None)
     setup.nodes._lock.acquire()
     setup.nodes.after_fork()
     assert setup.refresh(after=0) == {"a:1": 1}
@@ -425,7 +435,7 @@ def test_threads_read_a_list_once_and_never_see_half_of_it() -> None:
             if barrier.wait(30) == 0:
                 setup.now += SECONDS
             barrier.wait(30)
-            run(setup.nodes.refresh())
+            run(setup.nodes.refresh(taken))
             nodes = tuple(node.name for node in setup.nodes.all())
             assert list(nodes) in lists
             assert setup.nodes.of(b"%d" % number).name in {*lists[0], *lists[1]}
