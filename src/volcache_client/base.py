@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import (
-    TYPE_CHECKING,
-    Final,
-    Generic,
-    TypeVar,
-    cast,
-)
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from volcache_client.errors import InvalidArgumentError
 from volcache_client.making import Renewals
@@ -93,7 +87,7 @@ def distinct(keys: Iterable[K]) -> list[K]:
 
 
 def results_by_key(
-    keys: list[K], results: Sequence[T | Exception | None]
+    keys: list[K], results: Sequence[T | BaseException | None]
 ) -> dict[K, T]:
     """
     Return the results that are not None.
@@ -101,14 +95,10 @@ def results_by_key(
     Raises:
         Exception: The first of the errors, with a note of how many others there are.
     """
-    errors = [result for result in results if isinstance(result, Exception)]
+    errors = [result for result in results if isinstance(result, BaseException)]
     if len(errors) > 1:
         errors[0].add_note(f"and {len(errors) - 1} more of {len(keys)} keys")
     if errors:
         raise errors[0]
-    found = cast("Sequence[T | None]", results)
-    return {
-        key: result
-        for key, result in zip(keys, found, strict=True)
-        if result is not None
-    }
+    found = zip(keys, cast("Sequence[T | None]", results), strict=True)
+    return {key: result for key, result in found if result is not None}

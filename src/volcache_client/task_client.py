@@ -29,7 +29,7 @@ from volcache_client.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from volcache_client.making import Making
     from volcache_client.messages import Operation
@@ -211,27 +211,17 @@ class TaskClient(BaseClient[V]):
 
     async def _gather(
         self, calls: list[Callable[[], Operation[T]]]
-    ) -> list[T | Exception]:
+    ) -> list[T | BaseException]:
         """Perform operations at the same time; return their results or errors."""
-        self._enter()
-        results: list[Any] = [None] * len(calls)
-        waiting = iter(enumerate(calls))  # Several tasks take from it.
-        workers = min(len(calls), self._core.options.connections_max)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(workers):
-                group.create_task(self._run_all(waiting, results))
-        return results
+        # Waiting for a connection would end at the timeout.
+        limit = asyncio.Semaphore(self._core.options.connections_max)
 
-    async def _run_all(
-        self,
-        waiting: Iterator[tuple[int, Callable[[], Operation[Any]]]],
-        results: list[Any],
-    ) -> None:
-        for at, call in waiting:
-            try:
-                results[at] = await self._run(call())
-            except Exception as error:  # noqa: BLE001 - The caller raises it.
-                results[at] = error
+        async def perform(call: Callable[[], Operation[T]]) -> T:
+            async with limit:
+                return await self._run(call())
+
+        self._enter()
+        return await asyncio.gather(*map(perform, calls), return_exceptions=True)
 
     async def _make_once(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
         """
