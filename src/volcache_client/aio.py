@@ -20,7 +20,6 @@ from volcache_client.errors import NodeError
 from volcache_client.headers import checked_etag
 from volcache_client.making import Making
 from volcache_client.memo import AsyncCachedFunction, CachedFunction, CallKeys
-from volcache_client.messages import Item
 from volcache_client.operations import IF_ABSENT, IF_PRESENT
 from volcache_client.task_client import TaskClient
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from volcache_client.core import Core, Source
     from volcache_client.keys import Key, Ttl
-    from volcache_client.messages import Operation, Stat
+    from volcache_client.messages import Item, Operation, Stat
     from volcache_client.operations import Streamed
     from volcache_client.options import OptionArguments
     from volcache_client.serializers import ValueSerializer
@@ -314,12 +313,11 @@ class AsyncClient(TaskClient[V]):
         """
         making = Making(self._core, key, make, ttl, stale)
         found = await self._run(making.find())
-        if not isinstance(found, Item):
-            return await self._make_once(making.stored, partial(making.make, found))
+        if found is None:
+            return await self._make_once(making.stored, making.make)
         if making.is_stale(found):
             self._renew(making)
-        value: V = found.value
-        return value
+        return found.value
 
     def memoize(
         self,

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 T = TypeVar("T")
-U = TypeVar("U")
 
 OK: Final = 200
 NOT_FOUND: Final = 404
@@ -253,13 +252,12 @@ class Core(Generic[V]):
         *,
         is_write: bool,
         excuse: Excuse = "as the options say",
-        instead: U | None = None,
-    ) -> T | U | None:
+    ) -> T | None:
         """
         Take the steps and count how they end.
 
         Returns:
-            Their result; `instead` for an outage that is not raised.
+            Their result; None for an outage that is not raised.
 
         Raises:
             CacheError: Any other, counted.
@@ -272,7 +270,7 @@ class Core(Generic[V]):
         except CacheError as error:
             self.excuse(error, excuse, is_write=is_write)
             outcome = "dropped" if is_write else "miss"
-            return instead
+            return None
         else:
             return result
         finally:

@@ -44,13 +44,6 @@ _FAILED_MAX: Final = 1000
 _log: Final = logging.getLogger("volcache_client")
 
 
-class Outage:
-    """The result of an operation whose error is not raised."""
-
-
-OUTAGE: Final = Outage()
-
-
 class Making(Generic[V]):
     """
     One call of `get_or_set`; its steps are taken by one thread or task.
@@ -74,6 +67,7 @@ class Making(Generic[V]):
             InvalidArgumentError: One is wrong.
         """
         self.stored: Final = core.stored_key(key)
+        self._is_out = False  # Whether the last request was an outage.
         self._core: Final = core
         self._key: Final = key
         self._make: Final = make
@@ -84,17 +78,25 @@ class Making(Generic[V]):
         digest = sha256(self.stored).hexdigest()
         self._lease_key: Final = core.prefix + f"{LEASE_PREFIX}{digest}".encode()
 
-    async def find(self) -> Item[V] | Outage | None:
+    async def find(self) -> Item[V] | None:
         """Return what is stored; a stored None is an item too."""
-        steps = self._core.item(self._key)
-        return await self._core.counted("get", steps, is_write=False, instead=OUTAGE)
+        steps = self._read()
+        return await self._core.counted("get", steps, is_write=False)
+
+    async def _read(self) -> Item[V] | None:
+        self._is_out = False
+        try:
+            return await self._core.item(self._key)
+        except CacheError:
+            self._is_out = True
+            raise
 
     def is_stale(self, item: Item[V]) -> bool:
         """Return whether a value should be renewed."""
         left = item.stat.ttl
         return bool(self._stale) and left is not None and left < self._stale
 
-    async def make(self, found: Outage | None) -> V:
+    async def make(self) -> V:
         """
         Return the value, made by this or another process, after `find` has found nothing.
 
@@ -103,7 +105,7 @@ class Making(Generic[V]):
         with any `on_error`. What `make` raises is raised.
         """
         lease = None
-        if found is None:
+        if not self._is_out:
             had = await self._wait_for_lease()
             if isinstance(had, Item):
                 value: V = had.value
@@ -114,10 +116,8 @@ class Making(Generic[V]):
     async def renew(self) -> None:
         """Make a value that is stale and store it, unless another process does."""
         lease = await self._acquire_lease()
-        if isinstance(lease, str):
-            found = await self._look_again(lease, is_renewal=True)
-            if not isinstance(found, Item):
-                await self._make_and_store(lease)
+        if lease is not None and not await self._look_again(lease, is_renewal=True):
+            await self._make_and_store(lease)
 
     async def _make_and_store(self, lease: str | None) -> V:
         core = self._core
@@ -148,14 +148,14 @@ class Making(Generic[V]):
         has_waited = False
         while True:
             lease = await self._acquire_lease()
-            if isinstance(lease, Outage):
+            if self._is_out:
                 return None
             found = await self._look_again(lease)
-            if isinstance(found, Item):
+            if found is not None:
                 return found
             if lease is not None:
                 return lease
-            if isinstance(found, Outage) or core.clock() >= last_look:
+            if self._is_out or core.clock() >= last_look:
                 return None
             if not has_waited:
                 has_waited = True
@@ -165,14 +165,13 @@ class Making(Generic[V]):
 
     async def _look_again(
         self, lease: str | None, *, is_renewal: bool = False
-    ) -> Item[V] | Outage | None:
+    ) -> Item[V] | None:
         """
         Return what is stored; the lease is given back if it is there, or this fails.
 
         The one before may have stored it between our look and our lease. For a renewal,
         what is stale is not there.
         """
-        found: Item[V] | Outage | None
         try:
             found = await self.find()
         except GeneratorExit:
@@ -180,15 +179,15 @@ class Making(Generic[V]):
         except BaseException as error:
             await self._core.driver.finish(self._release(lease), error)
             raise
-        if is_renewal and isinstance(found, Item) and self.is_stale(found):
+        if found is None or (is_renewal and self.is_stale(found)):
             return None
-        if isinstance(found, Item):
-            await self._release(lease)
+        await self._release(lease)
         return found
 
-    async def _acquire_lease(self) -> str | Outage | None:
-        """Return the ETag of the lease; None if another has it."""
+    async def _acquire_lease(self) -> str | None:
+        """Return the ETag of the lease; None if another has it, or after an outage."""
         core = self._core
+        self._is_out = False
         headers = core.put_headers(core.options.lease_seconds, None, IF_ABSENT)
         body = secrets.token_bytes(16)
         try:
@@ -196,7 +195,8 @@ class Making(Generic[V]):
         except CacheError as error:
             # No write of the caller: a node that is down is a miss, as for its reads.
             core.excuse(error, is_write=False)
-            return OUTAGE
+            self._is_out = True
+            return None
         except GeneratorExit:
             raise
         except BaseException as error:  # Cancelled: it may have been stored.

@@ -182,9 +182,7 @@ class Core(Operations[Any]):
         """Look for a value, and make it if it is missing."""
         making = Making(self, key, make, ttl, 0.0)
         found = await making.find()
-        if isinstance(found, Item):
-            return found.value
-        return await making.make(found)
+        return await making.make() if found is None else found.value
 
 
 def core_of(node: FakeNode, serializer: Any = None, **options: Any) -> Core:
