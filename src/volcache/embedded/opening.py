@@ -150,10 +150,8 @@ def open_cache(  # noqa: PLR0913 - By keyword.
     _checked("eviction", eviction, _EVICTION)
     interval = _checked("sync_interval", sync_interval, _SYNC_INTERVAL)
     size, number = _volumes(path, found, total, volume_size)
-    place = os.path.realpath(path)
     open_store = partial(
         Store.open,
-        place,
         volume_size=size,
         volume_num=number,
         sync_mode=sync_mode,
@@ -161,11 +159,9 @@ def open_cache(  # noqa: PLR0913 - By keyword.
         is_sparse=True,
     )
     ttl, codec = checked_ttl(default_ttl, "default_ttl"), make_codec(serializer)
-    session = open_session(
-        open_store, path, place, interval if sync_mode == "periodic" else None
-    )
+    is_periodic = sync_mode == "periodic"
     return EmbeddedCache(
-        session,
+        open_session(path, open_store, interval if is_periodic else None),
         codec,
         is_plain=serializer is None,
         capacity=total,
@@ -234,12 +230,10 @@ def _volumes(
         size = _checked("volume_size", wanted, _VOLUME_SIZE)
         number = capacity // size
         if not _VOLUMES_MIN <= number <= _VOLUMES_MAX:
-            high = format_size(capacity // _VOLUMES_MIN)
-            low = format_size(max(VOLUME_SIZE_MIN, -(-capacity // _VOLUMES_MAX)))
             raise InvalidArgumentError(
                 f"volume_size = {wanted!r} is not allowed; with capacity ="
-                f" {format_size(capacity)}, allowed is a size from {low} to {high}, so that"
-                f" there are {_VOLUMES_MIN} to {_VOLUMES_MAX} volumes"
+                f" {format_size(capacity)} there are {number} volumes; allowed are"
+                f" {_VOLUMES_MIN} to {_VOLUMES_MAX}"
             )
         return size, number
     size, most = found.volume_size, min(capacity, found.room)
@@ -249,9 +243,7 @@ def _volumes(
         raise InvalidArgumentError(
             f"capacity = {format_size(capacity)} is not allowed; {path!r} has volumes"
             f" of {format_size(size)}, so allowed is at least"
-            f" {format_size(_VOLUMES_MIN * size)}; or give a lower volume_size (larger"
-            " volumes keep their space until they are overwritten), or another"
-            " directory"
+            f" {format_size(_VOLUMES_MIN * size)}; or give a lower volume_size"
         )
     return size, min(capacity // size, _VOLUMES_KEPT_MAX)
 

@@ -72,41 +72,40 @@ class StoreSession:
     """
 
     def __init__(
-        self,
-        open_store: Callable[[], Store],
-        path: str,
-        place: str,
-        sync_interval: float | None,
+        self, path: str, open_store: Callable[[str], Store], interval: float | None
     ) -> None:
         """
         Open the store.
 
         Args:
-            open_store: Opens it; is called again after an interrupted change.
             path: Of its directory.
-            place: The same, absolute and without symbolic links.
-            sync_interval: Seconds between two syncs; None: there are none.
+            open_store: Opens it; is called again after an interrupted change.
+            interval: Seconds between two syncs; None: there are none.
 
         Raises:
+            StorageLockedError: It is open in this process.
             StoreError: It cannot be opened.
         """
-        self.path = path
-        self.place = place
+        self.path, self.place = path, os.path.realpath(path)
         self.lock = threading.RLock()
         self.calls: list[None] = []
         self.end = ""
-        self._open_store = open_store
+        self._open_store, self._interval = open_store, interval
         self._opening = threading.Lock()
-        self._sync_interval = sync_interval
         self._is_changing = False  # stays true if the change is interrupted
         self._syncer: PeriodicSync | None = None
+        if any(one.place == self.place and not one.end for one in _sessions):
+            raise StorageLockedError(
+                f"directory {path!r} is open in this process already: share that object"
+                " between the threads, or close it first"
+            )
         self._open()
         _sessions.add(self)
 
     def _open(self) -> None:
-        self.store = self._open_store()
-        if self._sync_interval is not None:
-            self._syncer = PeriodicSync(self.store, self._sync_interval)
+        self.store = self._open_store(self.place)
+        if self._interval is not None:
+            self._syncer = PeriodicSync(self.store, self._interval)
 
     def read(self, call: Callable[[Store], T]) -> T:
         """Return what a call returns that does not change the store."""
@@ -312,10 +311,7 @@ def _uninterrupted(call: Callable[[], T]) -> T:
 
 
 def open_session(
-    open_store: Callable[[], Store],
-    path: str,
-    place: str,
-    sync_interval: float | None,
+    path: str, open_store: Callable[[str], Store], interval: float | None
 ) -> StoreSession:
     """
     Return a session; see there. If this is interrupted, the store is closed again.
@@ -324,15 +320,8 @@ def open_session(
         StorageLockedError: The directory is open, in this process or another one.
         StorageError: It cannot be opened.
     """
-    if any(session.place == place and not session.end for session in _sessions):
-        raise StorageLockedError(
-            f"directory {path!r} is open in this process already: share that object"
-            " between the threads, or close it first"
-        )
     try:
-        return _uninterrupted(
-            lambda: StoreSession(open_store, path, place, sync_interval)
-        )
+        return _uninterrupted(lambda: StoreSession(path, open_store, interval))
     except VolcacheError as error:
         raise translated(error) from error
 

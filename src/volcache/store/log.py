@@ -88,12 +88,7 @@ class CircularLog:
             directory, recovered, clock, options.refusal, syncs_each=is_synced
         )
         self.volumes, self.actives = rings.volumes, rings.actives
-        self.space = DiskSpace(
-            rings,
-            options.volume_size,
-            options.volume_num,
-            is_sparse=options.is_sparse,
-        )
+        self.space = DiskSpace(rings, options)
         self.syncs = Syncs(rings, options.sync_mode)
         self.kept_purges = KeptPurges(rings, recovered.purges)
         self.evictor = Evictor(

@@ -27,6 +27,7 @@ from volcache.store.format import VOLUME_HEADER_BYTES
 from volcache.store.stats import DiskUsage
 
 if TYPE_CHECKING:
+    from volcache.store.recovery import LogOptions
     from volcache.store.rings import Rings
     from volcache.store.volume import Volume
 
@@ -61,15 +62,13 @@ class DiskSpace:
         is_sparse: Disk space is allocated as volumes fill.
     """
 
-    def __init__(
-        self, rings: Rings, volume_size: int, volume_num: int, *, is_sparse: bool
-    ) -> None:
+    def __init__(self, rings: Rings, options: LogOptions) -> None:
         """Look at the disk."""
-        self._rings, self.is_sparse = rings, is_sparse
+        self._rings, self.is_sparse = rings, options.is_sparse
         self._directory = rings.directory
-        self.volume_size, self.volume_num = volume_size, volume_num
+        self.volume_size, self.volume_num = options.volume_size, options.volume_num
         used = {volume.id for volume in rings.volumes.values()}
-        self.unused = set(range(volume_num)).intersection(rings.descriptors) - used
+        self.unused = set(range(self.volume_num)).intersection(rings.descriptors) - used
         self.ids_without_space = {one for one in self.unused if self._lacks_space(one)}
         self._freed: set[int] = set()  # their files, for the volume that is started
         self.found = Space(0, 0)
@@ -137,12 +136,11 @@ class DiskSpace:
     def usage(self) -> DiskUsage:
         """Return what the disk has, and how many volumes it allows."""
         self.look()
+        refusal = self._rings.stats.refusal()
         return DiskUsage(
             free=self.found.free,
             total=self.found.total,
-            state="read-only"
-            if self.found.is_read_only
-            else self._rings.stats.refusal(),
+            state="read-only" if self.found.is_read_only else refusal,
             volumes=self.allowed,
             is_limited=self.allowed < self.volume_num,
         )

@@ -34,7 +34,7 @@ from volcache_client.errors import InvalidArgumentError, StorageError
         ({"capacity": "10"}, "text such as"),
         ({"capacity": 10.5}, "capacity = 10.5 "),
         ({"capacity": True}, "capacity = True "),
-        ({"volume_size": "4MiB"}, "with capacity = 8MiB, .* from 1MiB to 2MiB"),
+        ({"volume_size": "4MiB"}, "with capacity = 8MiB there are 2 volumes; .* 4 to"),
         ({"volume_size": 1000}, "volume_size = 1000 "),
         ({"sync_mode": "often"}, '"periodic", "always", "none"'),
         ({"sync_interval": 0}, "a number from 0.01 to 3600"),
