@@ -30,6 +30,7 @@ from typing import (
 
 from volcache.embedded.mapping import StoredMapping
 from volcache.embedded.stored import Text, encoded, expiry_of
+from volcache_client.base import distinct
 from volcache_client.errors import InvalidArgumentError, StorageError
 from volcache_client.headers import checked_etag
 from volcache_client.keys import KEY_BYTES_MAX, checked_ttl, encode_prefix
@@ -117,7 +118,7 @@ class EmbeddedCache(StoredMapping[V]):
 
     def get_many(self, keys: Iterable[K]) -> dict[K, V]:
         """Return the values of those keys that have one, by the keys as given."""
-        found = ((key, self._find(encoded(key))) for key in _listed(keys))
+        found = ((key, self._find(encoded(key))) for key in distinct(keys))
         return {key: self._loads(record.value) for key, record in found if record}
 
     def stat(self, key: Key) -> Stat | None:
@@ -296,7 +297,7 @@ class EmbeddedCache(StoredMapping[V]):
 
     def delete_many(self, keys: Iterable[Key]) -> int:
         """Delete several keys, one after the other; return how many had a value."""
-        return sum(map(self.delete, _listed(keys)))
+        return sum(map(self.delete, distinct(keys)))
 
     def purge(self, prefix: Key) -> None:
         """
@@ -409,14 +410,6 @@ class EmbeddedCache(StoredMapping[V]):
             return CachedFunction(function, key_of, get_or_set, self.delete)
 
         return decorate
-
-
-def _listed(keys: Iterable[K]) -> Iterable[K]:
-    if isinstance(keys, str | bytes):
-        raise InvalidArgumentError(
-            f"{keys!r} is one key; allowed is an iterable of keys, such as a list"
-        )
-    return keys
 
 
 def _number_in(value: bytes) -> int:
