@@ -127,21 +127,19 @@ def test_keys_are_deleted_whether_or_not_others_are_there(
 
 def test_keys_are_listed_and_described(server: ServerProcess) -> None:
     """Those with a prefix, percent-encoded; `get --encoded` takes them as they are."""
-    keys = [f"ls/{number} %\udcff?" for number in range(12)]
+    keys = [f"ls/{number} %\udcff?" for number in (0, 1, 10)]
     for key in (*keys, "other"):
         assert run(server, "put", key, "--max-age", "9999", data=b"value")[0] == 0
     code, out, err = run(server, "ls", "ls/1")
     assert (code, err) == (0, "")
-    assert sorted(out.split()) == [
-        b"ls/%s%%20%%25%%FF%%3F" % n for n in (b"1", b"10", b"11")
-    ]
+    assert sorted(out.split()) == [b"ls/%s%%20%%25%%FF%%3F" % n for n in (b"1", b"10")]
     assert run(server, "get", "--encoded", out.split()[0].decode())[1] == b"value"
     rows = [json.loads(line) for line in run(server, "ls", "--json")[1].splitlines()]
-    assert rows[-1] == {"summary": {"keys": 13, "failed": 0}}
+    assert rows[-1] == {"summary": {"keys": 4, "failed": 0}}
     assert {"key": "other"} in rows
     assert run(server, "ls", "none") == (0, b"", "")
     code, out, err = run(server, "ls", "ls/", "127.0.0.1:1")
-    assert (code, len(out.split())) == (1, 12)  # The other instance is listed.
+    assert (code, len(out.split())) == (1, 3)  # The other instance is listed.
     assert err == "volcache: 127.0.0.1:1: cannot connect: Connection refused\n"
 
     found = json.loads(run(server, "stat", keys[0], "--json")[1])
@@ -161,13 +159,12 @@ def test_keys_of_several_instances_are_those_of_the_client(
         lines = [f"server {url[7:]} weight=3;\n" for url in urls]
         (tmp_path / "list").write_text("".join(lines))
         listed = str(tmp_path / "list")
-        for number in range(20):
+        for number in range(5):
             key, value = f"shared/{number}", b"%d" % number
             done = run_volcache("put", key, data=value, target=listed)
             assert (done.returncode, client.get(key)) == (0, value)
             assert run_volcache("get", key, target=listed).stdout == value
-            assert run_volcache("stat", key, target=listed).returncode == 0
-        keys = [f"shared/{number}" for number in range(20)]
+        keys = [f"shared/{number}" for number in range(5)]
         assert run_volcache("rm", *keys, target=listed).returncode == 0
         assert client.get_many(keys) == {}
         client.close()
