@@ -37,8 +37,8 @@ class KeyTooLongError(ClientError):
         self.limit = limit
 
 
-class BadPrefixError(ClientError):
-    """A prefix that no key can have, or a request for a purge that is not clear."""
+class BadQueryError(ClientError):
+    """A parameter is unknown, repeated or not clear, or is a prefix that no key has."""
 
 
 class ValueTooLargeError(ClientError):

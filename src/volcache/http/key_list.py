@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote_from_bytes
 
-from volcache.errors import ClientError
-from volcache.http.purge import decode_prefix
+from volcache.errors import BadQueryError
+from volcache.http.purge import decode_prefix, parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,10 +28,6 @@ _DIGITS_MAX: Final = 4
 _ALLOWED: Final = (
     f"allowed are prefix=..., after=... and limit=1 to {KEYS_MAX}, each once"
 )
-
-
-class BadQueryError(ClientError):
-    """A parameter of a list is unknown, repeated or wrong."""
 
 
 def list_keys(
@@ -48,8 +44,11 @@ def list_keys(
     Raises:
         BadQueryError: A parameter is unknown, repeated or wrong.
     """
-    given = _parameters(query)
-    prefix, limit = decode_prefix(given.get("prefix", "")), _limit(given.get("limit"))
+    given = parameters(query, ("prefix", "after", "limit"), _ALLOWED)
+    prefix, limit = (
+        decode_prefix(given.get("prefix", "")),
+        _limit(given.get("limit", str(KEYS_MAX))),
+    )
     try:
         scan = store.key_scan(given.get("after", ""))
     except ValueError:
@@ -66,21 +65,7 @@ def list_keys(
     return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
 
 
-def _parameters(query: str) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for part in query.split("&") if query else ():
-        name, equals, value = part.partition("=")
-        if name not in {"prefix", "after", "limit"} or not equals:
-            raise BadQueryError(f"unknown parameter {part[:50]!r}; {_ALLOWED}")
-        if name in given:
-            raise BadQueryError(f"{name} is given twice; {_ALLOWED}")
-        given[name] = value
-    return given
-
-
-def _limit(text: str | None) -> int:
-    if text is None:
-        return KEYS_MAX
+def _limit(text: str) -> int:
     is_number = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
     if not (is_number and 1 <= int(text) <= KEYS_MAX):
         raise BadQueryError(f"bad limit {text[:50]!r}; {_ALLOWED}")

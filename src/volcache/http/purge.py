@@ -12,13 +12,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
-from volcache.errors import BadPrefixError
+from volcache.errors import BadQueryError
 from volcache.http.responses import text_response
 from volcache.keys import prefix_problem
 from volcache.store.index_format import encode_key
 from volcache.text import size, span
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from wsgiref.types import WSGIEnvironment
 
     from volcache.cache import Cache
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from volcache.store.purges import PurgeStay
 
 PURGE_PATH: Final = "/-/purge"
-_ALLOWED: Final = "allowed are prefix=..., once, and dry-run"
+_ALLOWED: Final = "allowed are prefix=... and dry-run, each once"
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
@@ -40,7 +41,7 @@ def purge(cache: Cache, environ: WSGIEnvironment, key_size: int) -> Response:
         key_size: The longest key that is accepted.
 
     Raises:
-        BadPrefixError: The query string is not a valid one.
+        BadQueryError: The query string is not a valid one.
         TooManyPurgesError: The list is full.
         StoreError: The disk refused.
     """
@@ -63,24 +64,39 @@ def parse_query(query: str, key_size: int) -> tuple[bytes, bool]:
     Return the prefix, and whether nothing is to be changed.
 
     Raises:
-        BadPrefixError: A parameter is unknown, missing, repeated or wrong.
+        BadQueryError: A parameter is unknown, missing, repeated or wrong.
     """
-    prefixes, is_dry = list[str](), False
+    given = parameters(query, ("prefix", "dry-run"), _ALLOWED)
+    if given.get("dry-run") or "prefix" not in given:
+        what = "dry-run has a value" if "prefix" in given else "no prefix"
+        raise BadQueryError(f"{what}; {_ALLOWED}")
+    prefix = decode_prefix(given["prefix"])
+    if why := prefix_problem(prefix, key_size, "POST /-/flush"):
+        raise BadQueryError(f"bad prefix: {why}")
+    return prefix, "dry-run" in given
+
+
+def parameters(query: str, names: Sequence[str], allowed: str) -> dict[str, str]:
+    """
+    Return the values of the parameters in a query string, as they are sent.
+
+    Args:
+        query: Of the request.
+        names: Of the parameters; only the last may lack a value.
+        allowed: The end of an error.
+
+    Raises:
+        BadQueryError: One is unknown or repeated, or has no value.
+    """
+    given: dict[str, str] = {}
     for part in query.split("&") if query else ():
         name, equals, value = part.partition("=")
-        if name == "prefix" and equals:
-            prefixes.append(value)
-        elif part in {"dry-run", "dry-run="}:
-            is_dry = True
-        else:
-            raise BadPrefixError(f"unknown parameter {part[:50]!r}; {_ALLOWED}")
-    if len(prefixes) != 1:
-        found = f"prefix is given {len(prefixes)} times" if prefixes else "no prefix"
-        raise BadPrefixError(f"{found}; {_ALLOWED}")
-    prefix = decode_prefix(prefixes[0])
-    if why := prefix_problem(prefix, key_size, "POST /-/flush"):
-        raise BadPrefixError(f"bad prefix: {why}")
-    return prefix, is_dry
+        if name not in names or not (equals or name == names[-1]):
+            raise BadQueryError(f"unknown parameter {part[:50]!r}; {allowed}")
+        if name in given:
+            raise BadQueryError(f"{name} is given twice; {allowed}")
+        given[name] = value
+    return given
 
 
 def decode_prefix(text: str) -> bytes:
@@ -88,14 +104,14 @@ def decode_prefix(text: str) -> bytes:
     Return the prefix of keys that a parameter names.
 
     Raises:
-        BadPrefixError: It is not percent-encoded, or not clearly so.
+        BadQueryError: It is not percent-encoded, or not clearly so.
     """
     if "+" in text:
-        raise BadPrefixError(
+        raise BadQueryError(
             "bad prefix: it is not clear what + is; write %2B for a plus, %20 for a space"
         )
     if _BAD_ESCAPE.search(text):
-        raise BadPrefixError("bad prefix: after % two hexadecimal digits are expected")
+        raise BadQueryError("bad prefix: after % two hexadecimal digits are expected")
     return unquote_to_bytes(text.encode("latin-1", "replace")).removeprefix(b"/")
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from support.stores import open_store
 from volcache.cache import Cache
-from volcache.errors import ClientError
+from volcache.errors import BadQueryError, ClientError
 from volcache.http.admin import Admin
-from volcache.http.key_list import BadQueryError, list_keys
+from volcache.http.key_list import list_keys
 from volcache.http.responses import status_of
 from volcache.store import Store
 
