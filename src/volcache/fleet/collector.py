@@ -33,6 +33,8 @@ ASKED_MAX: Final = 512  # At the same time: a poll takes one time-out however ma
 UNKNOWN: Final = "unknown"  # The state of an instance that was not asked yet.
 OUT: Final = "out"  # That of one that the list excludes.
 _TICK_SECONDS: Final = 0.25
+_LIST_SECONDS: Final = 2.0  # How often files with instances are read again.
+_STEP_SECONDS: Final = 0.005  # Between the first polls of two instances.
 # How long an instance is asked for all of its numbers, and how many are.
 _WANTED_SECONDS: Final = 10.0
 _WANTED_MAX: Final = 16
@@ -320,7 +322,7 @@ class FleetCollector:
         while not self._stop.is_set():
             try:
                 self._ask_due()
-                if self.now() - self._looked >= self.interval:
+                if self.now() - self._looked >= min(self.interval, _LIST_SECONDS):
                     self._looked = self.now()
                     self._read_again()
             except Exception:  # The figures would never change again.
@@ -335,7 +337,8 @@ class FleetCollector:
         for target in targets:
             if target.name in found:
                 target = target._replace(name=target.url)  # noqa: PLW2901 - Of two lists.
-            one = known.get(target.url) or Watched(target, now, self._window)
+            due = now + _STEP_SECONDS * len(found)
+            one = known.get(target.url) or Watched(target, due, self._window)
             one.target = target
             found[target.name] = one
         with self._changed:

@@ -51,7 +51,8 @@ def states(rows: Iterable[Watched]) -> dict[str, int]:
 
 
 def _total(rows: Iterable[Watched]) -> Figures:
-    return total(row.figures for row in rows if row.figures)
+    # Once each: a poll may end meanwhile.
+    return total(found for row in rows if (found := row.figures))
 
 
 def as_json(rows: Sequence[Watched]) -> dict[str, Any]:
