@@ -11,7 +11,7 @@ import signal
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from volcache.cli.command import (
@@ -37,13 +37,13 @@ from volcache.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
 
     from volcache.fleet.collector import Watched
     from volcache.fleet.folder import Plan
     from volcache.fleet.targets import Target
 
 _NAMES_MAX: Final = 5  # Machines that a line names.
+_VERBS: Final = ("added", "changed", "removed", "unchanged")
 _HOME: Final = "\x1b[H"
 _TO_END_OF_LINE: Final = "\x1b[K"
 _TO_END_OF_SCREEN: Final = "\x1b[J"
@@ -239,28 +239,21 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _rendered(found: Plan) -> Iterator[str]:
-    """Yield what was done, with a line for each machine, and what is to be done next."""
-    machines: dict[str, Counter[str]] = {}
+    """Yield what was done, and what is to be done next."""
     verbs = Counter(change.verb for change in found.changes)
     for change in found.changes:
-        if (name := machine_of(change.path)) is None:
+        if machine_of(change.path) is None:
             yield f"{change.path}: {change.verb}"
-        else:
-            machines.setdefault(name, Counter())[change.verb] += 1
-    for name, counts in machines.items():
-        yield f"machines/{name}: {_counts(counts)}"
-    same = len(found.paths) - verbs["added"] - verbs["changed"]
-    yield f"{counted(len(found.paths), 'file')}: {_counts(verbs, same)}"
+    verbs["unchanged"] = len(found.paths) - verbs["added"] - verbs["changed"]
+    parts = [f"{verbs[verb]} {verb}" for verb in _VERBS if verbs[verb]]
+    yield f"{counted(len(found.paths), 'file')}: {', '.join(parts)}"
+    machines = dict.fromkeys(machine_of(change.path) for change in found.changes)
+    names = [name for name in machines if name]
     stay = {machine_of(path) for path in found.paths}
-    if changed := [name for name in machines if name in stay]:
+    if changed := [name for name in names if name in stay]:
         yield f"next: run apply.sh as root on {_listed(changed)}"
-    if gone := [name for name in machines if name not in stay]:
+    if gone := [name for name in names if name not in stay]:
         yield f"next: stop the instances on {_listed(gone)}"
-
-
-def _counts(counts: Counter[str], same: int = 0) -> str:
-    parts = [f"{count} {verb}" for verb, count in sorted(counts.items()) if count]
-    return ", ".join([*parts, f"{same} unchanged"] if same or not parts else parts)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -281,10 +274,7 @@ def _run(arguments: argparse.Namespace) -> int:
             )
     instances = [i for i in inventory.instances if i.machine.name in wanted]
 
-    def stop(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise SystemExit(EXIT_OK)
-
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_OK))
     with output() as report:
         is_good = run_all(
             instances,

@@ -111,7 +111,8 @@ def run_all(
     path = folder / "instances.conf" if ring else None
     try:
         if path:
-            _write(path, ring)
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(ring, encoding="utf-8")
         for instance in instances:
             running[instance.name] = _start(instance, folder, config, path)
         report(f"started {counted(len(running), 'instance')}; Ctrl-C stops all")
@@ -123,6 +124,8 @@ def run_all(
                     report(f"{name} has ended: {how}; see its log")
                     is_good = is_good and process.returncode == 0
                     del running[name]
+    except OSError as error:
+        raise FolderError(f"{folder}: cannot be written: {error.strerror}") from error
     finally:
         _stop(list(running.values()))
     return is_good
@@ -132,32 +135,16 @@ def _start(
     instance: Instance, folder: Path, config: str | None, ring: Path | None
 ) -> subprocess.Popen[bytes]:
     own = folder / instance.machine.name
-    try:
-        own.mkdir(parents=True, exist_ok=True)
-        with (own / f"{instance.port}.log").open("ab") as log:
-            return subprocess.Popen(  # noqa: S603 - This program.
-                [
-                    sys.executable,
-                    "-c",
-                    _PROGRAM,
-                    "serve",
-                    *([config] if config else []),
-                ],
-                env=_environment(instance, own / str(instance.port), ring),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-    except OSError as error:
-        raise FolderError(f"{own}: cannot be written: {error.strerror}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FolderError(f"{path}: cannot be written: {error.strerror}") from error
+    own.mkdir(parents=True, exist_ok=True)
+    words = ["serve", config] if config else ["serve"]
+    with (own / f"{instance.port}.log").open("ab") as log:
+        return subprocess.Popen(  # noqa: S603 - This program.
+            [sys.executable, "-c", _PROGRAM, *words],
+            env=_environment(instance, own / str(instance.port), ring),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
 
 
 def _environment(
