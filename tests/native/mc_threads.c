@@ -151,6 +151,8 @@ static void open_store(bool syncs) {
 
 /* --- In place of Python ---------------------------------------------------------------------- */
 
+static void in_thread(void (*run)(void *argument), void *argument) { run(argument); }
+
 static void on_news(void *context, const uint8_t *at, size_t length) {
     (void)context;
     for (const uint8_t *end = at + length; at < end;
@@ -413,6 +415,7 @@ int main(int count, char **arguments) {
         .held_bytes = HELD_BYTES,
         .transfer_ns = INT64_C(600000000000),
         .on_news = on_news,
+        .in_thread = in_thread,
     };
     server = vc_mc_server_new(&config);
     CHECK(server);

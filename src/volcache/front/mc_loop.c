@@ -706,9 +706,8 @@ static bool end_if_empty(loop *l) {
     return l->has_ended;
 }
 
-static void *run(void *context) {
+static void run(void *context) {
     loop *l = context;
-    pthread_setname_np(pthread_self(), "memcache");
     take_back(l);
     do {
         wait_for_events(l);
@@ -716,6 +715,12 @@ static void *run(void *context) {
         serve_ready(l);
         tick(l);
     } while (!end_if_empty(l));
+}
+
+static void *run_thread(void *context) {
+    loop *l = context;
+    pthread_setname_np(pthread_self(), "memcache");
+    l->server->config.in_thread(run, l);
     return NULL;
 }
 
@@ -784,7 +789,7 @@ void vc_mc_server_free(vc_mc_server *server) {
 bool vc_mc_start(vc_mc_server *server) {
     lock(server);
     for (loop *l = server->loops; l < server->loops + server->count; l++) {
-        l->has_ended = pthread_create(&l->thread, NULL, run, l) != 0;
+        l->has_ended = pthread_create(&l->thread, NULL, run_thread, l) != 0;
         if (l->has_ended) l->thread = 0;
         if (l->has_ended && l->accepts) break;
         server->running += !l->has_ended;

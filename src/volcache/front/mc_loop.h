@@ -55,6 +55,8 @@ typedef struct {
     /* There are such events, or the figures say what is to be logged. */
     void (*on_news)(void *context, const uint8_t *events, size_t length);
     void *context;
+    /* Calls `run`, which is all that the thread of a loop does. */
+    void (*in_thread)(void (*run)(void *argument), void *argument);
 } vc_mc_server_config;
 
 /* Since the start, except `open` and `held`. */
