@@ -1,7 +1,7 @@
 """
 volcache: very many small files on plain disks, served over HTTP or used from Python.
 
-`open` opens a directory as a cache in this process; see docs/EMBEDDED.md. Importing this
+`open` opens a directory as a cache in this process; see docs/PYTHON.md. Importing this
 package loads nothing else: what the names below stand for is loaded when they are used.
 """
 

@@ -1,1 +1,1 @@
-"""A directory as a cache in the process that opens it; see docs/EMBEDDED.md."""
+"""A directory as a cache in the process that opens it; see docs/PYTHON.md."""
