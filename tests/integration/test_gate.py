@@ -436,13 +436,3 @@ def test_application_sends_the_same_for_a_condition(port: int) -> None:
                 first, second = answers(method, path, condition)
                 assert first == second
                 assert first[0] == (404 if path == "/none" else expected)
-
-
-def test_deletion_is_a_miss_from_then_on(port: int) -> None:
-    """Until the key is put again; the second deletion finds nothing."""
-    for _ in range(3):
-        assert exchange(port, "PUT", "/deleted", b"value").status == 200
-        assert exchange(port, "DELETE", "/deleted").status == 200
-        assert exchange(port, "DELETE", "/deleted").status == 404
-        assert exchange(port, "HEAD", "/deleted").status == 404
-        assert exchange(port, "GET", "/deleted").status == 404
