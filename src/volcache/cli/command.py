@@ -82,8 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the arguments that commands.toml lists for a command."""
     found = _described()
     for one in found[name]["arguments"]:
-        options = dict(found["argument"][one])
-        names, completes = options.pop("names"), options.pop("complete", None)
+        options = {"names": one, **found["argument"][one]}
+        names, completes = options.pop("names").split(), options.pop("complete", None)
+        if "metavar" not in options:
+            options["action"] = "store_true"
         if "type" in options:
             options["type"] = _TYPES[options["type"]]
         action = parser.add_argument(*names, **options)
