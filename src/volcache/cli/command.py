@@ -34,9 +34,12 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, as in a shell.
 
-# What an argument names, for the generated completion: see `completing`.
-FILES: Final = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
-FOLDERS: Final = {"bash": "_shtab_compgen_dirs", "zsh": "_files -/", "tcsh": "d"}
+# What an argument names, for the generated completion.
+_COMPLETES: Final = {
+    "files": {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"},
+    "folders": {"bash": "_shtab_compgen_dirs", "zsh": "_files -/", "tcsh": "d"},
+}
+_SECONDS_MAX: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
             options["type"] = _TYPES[options["type"]]
         action = parser.add_argument(*names, **options)
         if completes:
-            completing(action, FILES if completes == "files" else FOLDERS)
+            # Read by shtab.
+            action.complete = _COMPLETES[completes]  # type: ignore[attr-defined]
 
 
 @cache
@@ -99,28 +103,17 @@ def _described() -> dict[str, dict[str, Any]]:
     return tomllib.loads(text)
 
 
-def seconds(most: float, *, least: float = 0.0) -> Callable[[str], float]:
-    """
-    Return the `type` of an argument that is a number of seconds.
-
-    Args:
-        most: The largest that is allowed.
-        least: The smallest; 0 itself is not allowed.
-    """
-
-    def read(text: str) -> float:
-        try:
-            found = float(text)
-        except ValueError:
-            found = 0.0
-        if found and least <= found <= most:
-            return found
-        range_ = f"from {least:g} to" if least else "above 0, up to"
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not allowed; allowed is a number of seconds {range_} {most:g}"
-        )
-
-    return read
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if 0 < found <= _SECONDS_MAX:
+        return found
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not allowed; allowed is a number of seconds above 0, up to"
+        f" {_SECONDS_MAX:g}"
+    )
 
 
 def _lifetime(text: str) -> int:
@@ -130,7 +123,7 @@ def _lifetime(text: str) -> int:
 
 
 _lifetime.__name__ = "number of seconds"  # In an error of argparse.
-_TYPES: Final = {"path": Path, "seconds": seconds(1e6), "lifetime": _lifetime}
+_TYPES: Final = {"path": Path, "seconds": _seconds, "lifetime": _lifetime}
 
 
 class OutputError(VolcacheError):
@@ -167,12 +160,6 @@ class Line(str):
         return line
 
     fields: dict[str, object]
-
-
-def completing(action: argparse.Action, kind: dict[str, str]) -> None:
-    """Let the shell complete an argument with `FILES` or `FOLDERS`."""
-    # Read by shtab.
-    action.complete = kind  # type: ignore[attr-defined]
 
 
 def offline_command(

@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from volcache.cli.command import FILES, completing
 from volcache.errors import ConfigError
 
-if TYPE_CHECKING:
-    import argparse
-
 ADMIN_TOKEN: Final = "VOLCACHE_ADMIN_TOKEN"  # noqa: S105 - A name.
-
-
-def add_token_file(
-    parser: argparse.ArgumentParser, variable: str = ADMIN_TOKEN
-) -> None:
-    """Add the option --token-file; `variable` of the environment is its default."""
-    action = parser.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help=f"has the token in its first line (default: ${variable})",
-    )
-    completing(action, FILES)
 
 
 def token_of(file: str | None, variable: str) -> str:
