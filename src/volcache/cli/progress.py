@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
@@ -11,10 +9,7 @@ if TYPE_CHECKING:
 
     from tqdm import tqdm
 
-# A narrower terminal has no room for a bar.
-_COLUMNS_MIN: Final = 60
-_WIDE: Final = "{l_bar}{bar}| {n_fmt}/{total_fmt}{unit}, {remaining} left"
-_NARROW: Final = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt}, {remaining} left"
+_KNOWN: Final = "{l_bar}{bar}| {n_fmt}/{total_fmt}{unit}, {remaining} left"
 _ENDLESS: Final = "{desc}: {n_fmt}{unit}"
 
 
@@ -41,19 +36,8 @@ def progress(total: int | None, what: str, unit: str = "B") -> tqdm[NoReturn]:
         leave=False,
         disable=None,  # Disabled unless standard error is a terminal.
         dynamic_ncols=True,
-        bar_format=_format(total),
+        bar_format=_ENDLESS if total is None else _KNOWN,
     )
-
-
-def _format(total: int | None) -> str:
-    """Return the format that fits the terminal."""
-    if total is None:
-        return _ENDLESS
-    try:
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError):  # ValueError: standard error was replaced by a test.
-        return _WIDE
-    return _NARROW if 0 < columns < _COLUMNS_MIN else _WIDE
 
 
 def above(bar: tqdm[NoReturn], report: Callable[[str], None]) -> Callable[[str], None]:
