@@ -40,9 +40,9 @@ _BLOCKS: Final = 16
 
 class AsyncConnection(asyncio.BufferedProtocol):
     """
-    A connection to a node, for one exchange at a time.
+    A connection to a node, for one exchange at a time; see `HttpConnection`.
 
-    After any error, and after a cancellation, it must be closed.
+    After a cancellation it must be closed.
 
     Attributes:
         is_open: Whether a request may be sent.
@@ -79,28 +79,16 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     # --- What the caller does -----------------------------------------------------
 
-    def begin(self, exchange: HttpExchange, deadline: Callable[[], float]) -> None:
-        """
-        Send the first part of a request; `send_rest` must follow if there is more.
-
-        Args:
-            exchange: Just begun.
-            deadline: Returns that of the next part, by the clock of the loop.
-        """
+    async def send(self, exchange: HttpExchange, deadline: Callable[[], float]) -> None:
+        """Send a request; see `HttpConnection`."""
         self._exchange = exchange
         self._deadline = deadline
         self._transport.write(exchange.first_part())
         exchange.is_sent = exchange.is_short
+        if not exchange.is_sent:
+            await self._send_rest(exchange)
 
-    async def send_rest(self) -> None:
-        """
-        Send the rest of a request, or what the server reads of it before it answers.
-
-        Raises:
-            SourceFailed: The file of an `Upload` failed.
-        """
-        exchange = self._exchange
-        assert exchange is not None  # noqa: S101 - After `begin`.
+    async def _send_rest(self, exchange: HttpExchange) -> None:
         parts = exchange.more_parts()
         is_last = False
         while not is_last:
@@ -116,15 +104,9 @@ class AsyncConnection(asyncio.BufferedProtocol):
         exchange.is_sent = not self._is_answered(exchange)
 
     async def receive(self, wanted: int) -> None:
-        """
-        Wait for the head of the answer, and some bytes of its body, or all of it.
-
-        Raises:
-            TimeoutError: Not before the deadline.
-            OSError: The connection broke, or the answer is broken.
-        """
+        """Receive a part of the answer; see `HttpConnection`."""
         exchange = self._exchange
-        assert exchange is not None  # noqa: S101 - After `begin`.
+        assert exchange is not None  # noqa: S101 - After `send`.
         self._wanted = wanted
         while not exchange.has(wanted):
             if self._error is not None:

@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections import deque
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from volcache_client.aio_connections import AsyncConnection, connect
 from volcache_client.connections import tls_context
-from volcache_client.errors import (
-    CacheError,
-    ClientUsageError,
-    NodeConnectionError,
-    PoolTimeoutError,
-)
-from volcache_client.http1 import (
-    TEXT_BYTES_MAX,
-    HttpExchange,
-    answer_error,
-    connect_error,
-)
-from volcache_client.messages import Answer, Opened
-from volcache_client.uploads import Upload
+from volcache_client.errors import ClientUsageError, PoolTimeoutError
+from volcache_client.exchanges import open_body, send
+from volcache_client.http1 import answer_error, connect_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from volcache_client.messages import Open, Request, Send
+    from volcache_client.errors import CacheError
+    from volcache_client.messages import Answer, Open, Opened, Send
     from volcache_client.nodes import Node
     from volcache_client.options import Options
 
-_OK: Final = 200
 _BUFFER_BYTES: Final = 1 << 18
 _CLOSED: Final = "the client was closed before the answer came"
 
@@ -49,41 +37,12 @@ class AsyncTransport:
         _all.add(self)
 
     async def send(self, step: Send) -> Answer:
-        """
-        Send a request and read its answer.
-
-        Raises:
-            NodeError: There is none, or not all of it.
-            ClientUsageError: The client was closed meanwhile.
-        """
-        body = AsyncBody(self._pool(step.node), step.timeout)
-        try:
-            return (await body.begin(step.request, sys.maxsize)).answer()
-        finally:
-            body.close()
+        """Send a request and read its answer; see `exchanges.send`."""
+        return await send(self._pool(step.node), step)
 
     async def open(self, step: Open) -> Answer | Opened:
-        """
-        Send a request and read the head of its answer, and the body if it is not 200.
-
-        Raises:
-            NodeError: There is none, or not all of it.
-            ClientUsageError: The client was closed meanwhile.
-        """
-        body = AsyncBody(self._pool(step.node), step.timeout)
-        is_open = False
-        try:
-            exchange = await body.begin(step.request, 0)
-            if exchange.status != _OK:
-                await body.receive(TEXT_BYTES_MAX)
-                return exchange.answer()
-            if "Content-Length" not in exchange.headers:
-                raise NodeConnectionError(step.node.name, "an answer of unknown length")
-            is_open = True
-            return Opened(_OK, exchange.headers, body)
-        finally:
-            if not is_open:
-                body.close()
+        """Send a request and open its answer; see `exchanges.open_body`."""
+        return await open_body(self._pool(step.node), step)
 
     def connections(self) -> dict[Node, int]:
         """Return the open connections of each node."""
@@ -138,10 +97,9 @@ os.register_at_fork(after_in_child=lambda: _of_parent.update(_all))
 
 class AsyncPool:
     """
-    Connections to one node; used by the tasks of one loop.
+    Connections to one node; used by the tasks of one loop; see `HttpPool`.
 
-    They are opened when no other is free, up to a limit; who waits has the next one that is
-    free. The one used last is used first, so that those of a busy time become idle.
+    Tasks have what becomes free in the order in which they asked.
 
     Attributes:
         name: Of the node.
@@ -177,20 +135,31 @@ class AsyncPool:
         """Whether nothing is in use, and nothing waits."""
         return not self._used
 
-    def take_turn(self) -> bool:
-        """Return whether a connection may be used now; `release` must follow then."""
-        is_free = self._used < self._size
-        self._used += is_free
-        return is_free
+    def clock(self) -> float:
+        """Return the time of deadlines."""
+        return self.loop.time()
 
-    async def wait_for_turn(self, deadline: float) -> None:
-        """
-        Wait until a connection may be used; `release` must follow.
+    def error_of(self, error: OSError) -> CacheError:
+        """Return the error of the client for an exchange that failed."""
+        if self.is_closed:
+            return ClientUsageError(_CLOSED)
+        return answer_error(self.name, error)
 
-        Raises:
-            PoolTimeoutError: All are in use until the deadline.
-            ClientUsageError: The client was closed meanwhile.
-        """
+    async def acquire(self, deadline: float) -> AsyncConnection | None:
+        """Return the idle connection used last, or None; see `HttpPool`."""
+        if self._used >= self._size:
+            await self._wait(deadline)
+        else:
+            self._used += 1
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_in_step():
+                return connection
+            connection.close()
+        return None
+
+    async def _wait(self, deadline: float) -> None:
+        """Wait for the right to use a connection."""
         turn: asyncio.Future[None] = self.loop.create_future()
         self._waiting.append(turn)
         try:
@@ -204,23 +173,8 @@ class AsyncPool:
                 raise PoolTimeoutError(self.name, text) from None
             raise
 
-    def newest(self) -> AsyncConnection | None:
-        """Return the idle connection used last, if the server has not closed it."""
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_in_step():
-                return connection
-            connection.close()
-        return None
-
     async def open(self, deadline: float) -> AsyncConnection:
-        """
-        Open a connection.
-
-        Raises:
-            NodeError: There is none, with its reason.
-            ClientUsageError: The client was closed meanwhile.
-        """
+        """Open a connection; see `HttpPool`."""
         if self.is_closed:
             raise ClientUsageError(_CLOSED)
         until = min(deadline, self.loop.time() + self._connect_timeout)
@@ -245,7 +199,7 @@ class AsyncPool:
         return AsyncConnection(self.loop, self._buffer)
 
     def release(self, connection: AsyncConnection | None) -> None:
-        """Take back what `acquire` or `open` has returned; close what is not reusable."""
+        """Take a connection back; see `HttpPool`."""
         if connection is not None:
             if connection.is_reusable and not self._is_retired:
                 connection.keep()
@@ -278,99 +232,3 @@ class AsyncPool:
         for connection in self._all:
             connection.close()
         return [connection.ended for connection in self._all]
-
-
-class AsyncBody:
-    """
-    One exchange, and the body of its answer; used by one task at a time.
-
-    It has the deadlines of `transport.Body`.
-    """
-
-    def __init__(self, pool: AsyncPool, timeout: float) -> None:
-        """Begin with the time; `close` must follow."""
-        self._pool: Final = pool
-        self._timeout: Final = timeout
-        self._until = pool.loop.time() + timeout
-        self._is_by_part = False
-        self._has_turn = False
-        self._exchange: HttpExchange
-        self._connection: AsyncConnection | None = None
-
-    async def begin(self, request: Request, wanted: int) -> HttpExchange:
-        """
-        Send the request; receive the head of the answer and some bytes of its body.
-
-        It is sent once more if a connection that was open from before was closed.
-
-        Raises:
-            NodeError: There is no answer.
-            SourceFailed: The file of an `Upload` failed.
-            ClientUsageError: The client was closed meanwhile.
-        """
-        pool = self._pool
-        if not pool.take_turn():
-            await pool.wait_for_turn(self._until)
-        self._has_turn = True
-        self._connection = connection = pool.newest()
-        was_open = connection is not None
-        while True:
-            self._is_by_part = isinstance(request.body, Upload)
-            if connection is None:
-                connection = self._connection = await pool.open(self._deadline())
-            exchange = self._exchange = HttpExchange(request, pool.host)
-            try:
-                connection.begin(exchange, self._deadline)
-                if not exchange.is_sent:
-                    await self._send_rest(connection)
-                await connection.receive(wanted)
-            except OSError as error:
-                if not was_open or pool.is_closed or not exchange.is_stale(error):
-                    raise self._error_of(error) from error
-                connection.close()
-                connection, was_open = None, False
-            else:
-                return exchange
-
-    async def _send_rest(self, connection: AsyncConnection) -> None:
-        await connection.send_rest()
-        self._until = self._deadline()
-        self._is_by_part = False
-
-    def _deadline(self) -> float:
-        if self._is_by_part:
-            return self._pool.loop.time() + self._timeout
-        return self._until
-
-    def _error_of(self, error: OSError) -> CacheError:
-        if self._pool.is_closed:
-            return ClientUsageError(_CLOSED)
-        return answer_error(self._pool.name, error)
-
-    async def read(self, size: int | None) -> bytes:
-        """
-        Return up to `size` bytes, less only at the end; None: all that is left.
-
-        Raises:
-            NodeError: It ended before its announced end, or no part of it came in time.
-            ClientUsageError: The body, or the client, is closed.
-        """
-        if not self._has_turn:
-            raise ClientUsageError("the stream is closed; read it within its block")
-        self._is_by_part = True
-        await self.receive(sys.maxsize if size is None else size)
-        return self._exchange.read(size)
-
-    async def receive(self, count: int) -> None:
-        """Receive the body until so many bytes of it are there, or all."""
-        assert self._connection is not None  # noqa: S101 - After `begin`.
-        try:
-            await self._connection.receive(count)
-        except OSError as error:
-            raise self._error_of(error) from error
-
-    def close(self) -> None:
-        """Give the connection back, or close it if the answer was not read to its end."""
-        if self._has_turn:
-            self._has_turn = False
-            self._pool.release(self._connection)

@@ -14,11 +14,12 @@ from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from volcache_client.errors import PoolTimeoutError
-from volcache_client.http1 import RECEIVE_BYTES, connect_error
+from volcache_client.http1 import RECEIVE_BYTES, answer_error, connect_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from volcache_client.errors import CacheError
     from volcache_client.http1 import HttpExchange
     from volcache_client.nodes import Address
 
@@ -35,9 +36,9 @@ _REFUSES: Final = (
 
 class Connection:
     """
-    A connected socket, for one exchange at a time.
+    A connected socket, for one exchange at a time; see `HttpConnection`.
 
-    Deadlines are by `time.monotonic()`. After any error the connection must be closed.
+    Deadlines are by `time.monotonic()`.
     """
 
     def __init__(self, raw: socket.socket) -> None:
@@ -50,39 +51,27 @@ class Connection:
         self._is_plain: Final = not isinstance(raw, ssl.SSLSocket)
         self._readable: Final = select.poll()
         self._readable.register(raw, select.POLLIN)
+        self._exchange: HttpExchange
+        self._deadline: Callable[[], float]
 
-    def send(self, exchange: HttpExchange, deadline: Callable[[], float]) -> None:
-        """
-        Send a request, or what the server reads of it before it answers.
-
-        Args:
-            exchange: Just begun.
-            deadline: Returns that of the next part.
-
-        Raises:
-            TimeoutError: Not before the deadline.
-            OSError: As of the socket.
-            SourceFailed: The file of an `Upload` failed.
-        """
+    async def send(self, exchange: HttpExchange, deadline: Callable[[], float]) -> None:
+        """Send a request; see `HttpConnection`."""
+        self._exchange = exchange
+        self._deadline = deadline
         try:
-            if self._send(exchange.first_part(), exchange, deadline):
+            if self._send(exchange.first_part()):
                 return
             for part in exchange.more_parts():
-                if self._send(part, exchange, deadline):
+                if self._send(part):
                     return
         except _REFUSES:
             return
         exchange.is_sent = True
 
-    def _send(
-        self,
-        part: bytes | memoryview,
-        exchange: HttpExchange,
-        deadline: Callable[[], float],
-    ) -> bool:
+    def _send(self, part: bytes | memoryview) -> bool:
         """Send a part; return whether the answer has begun before its end."""
         view = memoryview(part)
-        until = deadline()
+        until = self._deadline()
         while True:
             try:
                 view = view[self._raw.send(view) :]
@@ -92,44 +81,36 @@ class Connection:
                 events = select.POLLIN if reads else select.POLLIN | select.POLLOUT
                 writable.register(self._raw, events)
                 _wait(writable, until)
-                self._receive(exchange)
-                if exchange.status:
+                self._receive()
+                if self._exchange.status:
                     return True
             if not view:
                 return False
 
-    def receive(
-        self, exchange: HttpExchange, wanted: int, deadline: Callable[[], float]
-    ) -> None:
-        """
-        Receive the head of the answer, and some bytes of its body, or all of it.
-
-        Args:
-            exchange: Its request was sent.
-            wanted: How many bytes.
-            deadline: Returns that of the next part.
-
-        Raises:
-            TimeoutError: None before the deadline.
-            OSError: As of the socket, or the answer is broken.
-        """
-        while not exchange.has(wanted):
-            until = deadline()
+    async def receive(self, wanted: int) -> None:
+        """Receive a part of the answer; see `HttpConnection`."""
+        while not self._exchange.has(wanted):
+            until = self._deadline()
             if self._is_plain:  # TLS may have bytes that `poll` does not see.
                 _wait(self._readable, until)
             elif time.monotonic() >= until:
                 raise TimeoutError
-            while not self._receive(exchange):
+            while not self._receive():
                 _wait(self._readable, until)
 
-    def _receive(self, exchange: HttpExchange) -> bool:
+    def _receive(self) -> bool:
         """Receive a part of an answer; return whether there was one."""
         try:
             data = self._raw.recv(RECEIVE_BYTES)
         except _NOT_NOW:
             return False
-        exchange.receive(data)
+        self._exchange.receive(data)
         return True
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request may be sent after this exchange."""
+        return self._exchange.is_reusable
 
     @property
     def is_idle(self) -> bool:
@@ -242,10 +223,9 @@ def _default_context() -> ssl.SSLContext:
 
 class Pool:
     """
-    Connections to one node; used by all threads.
+    Connections to one node; used by all threads; see `HttpPool`.
 
-    They are opened when no other is free, up to a limit, and the one used last is used
-    first, so that those of a busy time become idle, and are closed after a minute.
+    An idle one is closed after a minute.
     """
 
     def __init__(
@@ -281,13 +261,16 @@ class Pool:
         """How many are in use or kept."""
         return self._used + len(self._idle)
 
-    def acquire(self, deadline: float) -> Connection | None:
-        """
-        Return the idle connection used last; None: `open` one. `release` must follow.
+    def clock(self) -> float:
+        """Return the time of deadlines."""
+        return time.monotonic()
 
-        Raises:
-            PoolTimeoutError: All are in use until the deadline.
-        """
+    def error_of(self, error: OSError) -> CacheError:
+        """Return the error of the client for an exchange that failed."""
+        return answer_error(self.name, error)
+
+    async def acquire(self, deadline: float) -> Connection | None:
+        """Return the idle connection used last, or None; see `HttpPool`."""
         with self._lock:
             if self._used >= self._size:
                 self._wait(deadline)
@@ -300,7 +283,7 @@ class Pool:
                         return connection
                     connection.close()
         except BaseException:
-            self.release(None, is_reusable=False)
+            self.release(None)
             raise
         return None
 
@@ -311,22 +294,17 @@ class Pool:
                 self.name, f"all {self._size} connections are in use"
             )
 
-    def open(self, deadline: float) -> Connection:
-        """
-        Open a connection.
-
-        Raises:
-            NodeError: There is none, with its reason.
-        """
+    async def open(self, deadline: float) -> Connection:
+        """Open a connection; see `HttpPool`."""
         until = min(deadline, time.monotonic() + self._connect_timeout)
         try:
             return connect(self._address, until, self._context)
         except (OSError, ValueError) as error:  # The latter of a name.
             raise connect_error(self.name, error) from error
 
-    def release(self, connection: Connection | None, *, is_reusable: bool) -> None:
-        """Take back what `acquire` or `open` has returned; close what is not reusable."""
-        if connection is not None and not is_reusable:
+    def release(self, connection: Connection | None) -> None:
+        """Take a connection back; see `HttpPool`."""
+        if connection is not None and not connection.is_reusable:
             connection.close()
             connection = None
         now = time.monotonic()

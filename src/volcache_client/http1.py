@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # What is received at a time.
 RECEIVE_BYTES: Final = 1 << 16
-# Of an answer that is not a value: a line of text.
-TEXT_BYTES_MAX: Final = 64 << 10
 _PART_BYTES: Final = 1 << 18
 _HEAD_BYTES_MAX: Final = 1 << 16
 _JOINED_BYTES_MAX: Final = 1 << 16

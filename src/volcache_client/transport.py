@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from volcache_client.connections import Pool
-from volcache_client.errors import (
-    ClientUsageError,
-    InvalidArgumentError,
-    NodeConnectionError,
-)
-from volcache_client.http1 import TEXT_BYTES_MAX, HttpExchange, answer_error
+from volcache_client.errors import InvalidArgumentError, NodeConnectionError
+from volcache_client.exchanges import HttpBody, open_body, run, send
 from volcache_client.messages import Answer, Opened, Request
 from volcache_client.nodes import parse_address
-from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
     import ssl
@@ -27,8 +20,8 @@ if TYPE_CHECKING:
     from volcache_client.messages import Open, Send
     from volcache_client.nodes import Node
     from volcache_client.options import Options
+    from volcache_client.uploads import Upload
 
-_OK: Final = 200
 _FETCH_SECONDS: Final = 5.0
 _FETCH_BYTES_MAX: Final = 16 << 20
 
@@ -43,39 +36,15 @@ class Transport:
         self._lock = Lock()
 
     def send(self, step: Send) -> Answer:
-        """
-        Send a request and read its answer.
-
-        Raises:
-            NodeError: There is none, or not all of it.
-        """
-        body = Body(self._pool(step.node), step.timeout)
-        try:
-            return body.begin(step.request, sys.maxsize).answer()
-        finally:
-            body.close()
+        """Send a request and read its answer; see `exchanges.send`."""
+        return run(send(self._pool(step.node), step))
 
     def open(self, step: Open) -> Answer | Opened:
-        """
-        Send a request and read the head of its answer, and the body if it is not 200.
-
-        Raises:
-            NodeError: There is none, or not all of it.
-        """
-        body = Body(self._pool(step.node), step.timeout)
-        is_open = False
-        try:
-            exchange = body.begin(step.request, 0)
-            if exchange.status != _OK:
-                body.receive(TEXT_BYTES_MAX)
-                return exchange.answer()
-            if "Content-Length" not in exchange.headers:
-                raise NodeConnectionError(step.node.name, "an answer of unknown length")
-            is_open = True
-            return Opened(_OK, exchange.headers, body)
-        finally:
-            if not is_open:
-                body.close()
+        """Send a request and open its answer; see `exchanges.open_body`."""
+        opened = run(open_body(self._pool(step.node), step))
+        if isinstance(opened, Opened):
+            return opened._replace(body=Body(opened.body))
+        return opened
 
     def connections(self) -> dict[Node, int]:
         """Return the open connections of each node."""
@@ -113,96 +82,16 @@ class Transport:
 
 
 class Body:
-    """
-    One exchange, and the body of its answer; used by one thread at a time.
+    """The body of an answer; used by one thread at a time."""
 
-    There is one deadline until the head of the answer, and for the answer as a whole; one
-    for each part of an `Upload`, and of a body that is read in parts.
-    """
-
-    def __init__(self, pool: Pool, timeout: float) -> None:
-        """
-        Take a connection of the pool, or the right to open one; `close` must follow.
-
-        Raises:
-            PoolTimeoutError: None is free in time.
-        """
-        self._pool: Final = pool
-        self._timeout: Final = timeout
-        self._until = time.monotonic() + timeout
-        self._is_by_part = False
-        self._is_closed = False
-        self._exchange: HttpExchange
-        self._connection: Connection | None = pool.acquire(self._until)
-
-    def begin(self, request: Request, wanted: int) -> HttpExchange:
-        """
-        Send the request; receive the head of the answer and some bytes of its body.
-
-        A server may close a connection that was open from before at the moment at which it
-        is used: then the request is sent once more, on a new connection.
-
-        Raises:
-            NodeError: There is no answer.
-            SourceFailed: The file of an `Upload` failed.
-        """
-        connection = self._connection
-        was_open = connection is not None
-        while True:
-            self._is_by_part = isinstance(request.body, Upload)
-            if connection is None:
-                connection = self._connection = self._pool.open(self._deadline())
-            exchange = self._exchange = HttpExchange(request, self._pool.host)
-            try:
-                connection.send(exchange, self._deadline)
-                if self._is_by_part:
-                    self._until = self._deadline()
-                    self._is_by_part = False
-                connection.receive(exchange, wanted, self._deadline)
-            except OSError as error:
-                if not was_open or not exchange.is_stale(error):
-                    raise answer_error(self._pool.name, error) from error
-                connection.close()
-                connection, was_open = None, False
-            else:
-                return exchange
-
-    def _deadline(self) -> float:
-        return time.monotonic() + self._timeout if self._is_by_part else self._until
+    def __init__(self, body: HttpBody[Connection]) -> None:
+        """Take a body that was opened."""
+        self._body: Final = body
+        self.close: Final = body.close
 
     def read(self, size: int | None) -> bytes:
-        """
-        Return up to `size` bytes, less only at the end; None: all that is left.
-
-        Raises:
-            NodeError: It ended before its announced end, or no part of it came in time.
-            ClientUsageError: The body is closed.
-        """
-        if self._is_closed:
-            raise ClientUsageError("the stream is closed; read it within its block")
-        self._is_by_part = True
-        self.receive(sys.maxsize if size is None else size)
-        return self._exchange.read(size)
-
-    def receive(self, count: int) -> None:
-        """
-        Receive the body until so many bytes of it are there, or all.
-
-        Raises:
-            NodeError: It is not complete.
-        """
-        assert self._connection is not None  # noqa: S101 - After `begin`.
-        try:
-            self._connection.receive(self._exchange, count, self._deadline)
-        except OSError as error:
-            raise answer_error(self._pool.name, error) from error
-
-    def close(self) -> None:
-        """Give the connection back, or close it if the answer was not read to its end."""
-        if not self._is_closed:
-            self._is_closed = True
-            is_reusable = self._connection is not None and self._exchange.is_reusable
-            self._pool.release(self._connection, is_reusable=is_reusable)
+        """Return up to `size` bytes, or all that are left; see `HttpBody`."""
+        return run(self._body.read(size))
 
 
 def fetch(  # noqa: PLR0913 - By keyword.
@@ -239,10 +128,10 @@ def fetch(  # noqa: PLR0913 - By keyword.
         raise InvalidArgumentError(f"{url!r}: the path is not percent-encoded")
     sent = {"Accept-Encoding": "identity", **(headers or {}), "Connection": "close"}
     pool = Pool(address, 1, timeout, ssl_context)
-    exchange = Body(pool, timeout)
+    exchange = HttpBody(pool, timeout)
     try:
         request = Request(method, path, sent, body)
-        answer = exchange.begin(request, limit_bytes + 1).answer()
+        answer = run(exchange.begin(request, limit_bytes + 1)).answer()
     finally:
         exchange.close()
         pool.close()

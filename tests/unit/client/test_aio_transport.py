@@ -102,9 +102,7 @@ async def ask(
     limits = iter([first])
     method = "GET" if body is None else "PUT"
     exchange = HttpExchange(Request(method, "/key", {}, body), "h:1")
-    connection.begin(exchange, lambda: loop.time() + next(limits, LONG))
-    if not exchange.is_sent:
-        await connection.send_rest()
+    await connection.send(exchange, lambda: loop.time() + next(limits, LONG))
     await connection.receive(1 << 40)
     return exchange
 
@@ -225,7 +223,7 @@ async def test_a_body_that_is_read_in_parts_is_not_received_ahead() -> None:
     with wired() as (connection, wire, _):
         loop = asyncio.get_running_loop()
         exchange = HttpExchange(Request("GET", "/key", {}), "h:1")
-        connection.begin(exchange, lambda: loop.time() + LONG)
+        await connection.send(exchange, lambda: loop.time() + LONG)
         connection.data_received(OK + b"Content-Length: 1000000\r\n\r\n")
         await connection.receive(0)
         given = 0
