@@ -120,7 +120,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     def keep(self) -> None:
         """Close it after a while, unless it is used again."""
-        self._exchange = None
+        self._exchange, self._deadline = None, float
         self._end_at(self._loop.time() + KEPT_SECONDS)
 
     @property

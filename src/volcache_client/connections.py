@@ -39,6 +39,9 @@ class Connection:
     A connected socket, for one exchange at a time; see `HttpConnection`.
 
     Deadlines are by `time.monotonic()`.
+
+    Attributes:
+        is_reusable: Whether another request may be sent after this exchange.
     """
 
     def __init__(self, raw: socket.socket) -> None:
@@ -53,9 +56,11 @@ class Connection:
         self._readable.register(raw, select.POLLIN)
         self._exchange: HttpExchange
         self._deadline: Callable[[], float]
+        self.is_reusable = False
 
     async def send(self, exchange: HttpExchange, deadline: Callable[[], float]) -> None:
         """Send a request; see `HttpConnection`."""
+        self.is_reusable = False
         self._exchange = exchange
         self._deadline = deadline
         try:
@@ -97,6 +102,7 @@ class Connection:
                 raise TimeoutError
             while not self._receive():
                 _wait(self._readable, until)
+        self.is_reusable = self._exchange.is_reusable
 
     def _receive(self) -> bool:
         """Receive a part of an answer; return whether there was one."""
@@ -106,11 +112,6 @@ class Connection:
             return False
         self._exchange.receive(data)
         return True
-
-    @property
-    def is_reusable(self) -> bool:
-        """Whether another request may be sent after this exchange."""
-        return self._exchange.is_reusable
 
     @property
     def is_idle(self) -> bool:

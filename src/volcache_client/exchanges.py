@@ -188,7 +188,8 @@ class HttpBody(Generic[C]):
         """Give the connection back, or close it if the answer was not read to its end."""
         if self._is_open:
             self._is_open = False
-            self._pool.release(self._connection)
+            connection, self._connection = self._connection, None
+            self._pool.release(connection)
 
 
 async def send(pool: HttpPool[Any], step: Send) -> Answer:

@@ -606,18 +606,21 @@ def test_waiting_for_a_connection_ends_at_the_timeout(client_of: Any) -> None:
 
 
 def test_the_connections_of_a_node_that_was_removed_are_closed(client_of: Any) -> None:
-    """With the first request after that."""
+    """With the first request after that; one that is in use, when it is free."""
     nodes: list[str] = []
-    data = value(b"v")
-    with always(data) as first, always(data) as second:
+    long = bytes(3 << 20)
+    with always(value(long)) as first, always(value(b"v")) as second:
         nodes.append(first.name)
         with client_of(lambda: list(nodes), refresh_seconds=1e-6) as client:
-            assert client.get("key") == b"v"
-            nodes[:] = [second.name]
-            assert client.get("key") == b"v"
-            assert client.get("key") == b"v"
-            assert list(client.stats().nodes) == [second.name]
-            wait_until(lambda: not first._threads[0].is_alive(), "the end")
+            with client.stream("key") as reader:
+                assert client.get("key") == long
+                nodes[:] = [second.name]
+                assert client.get("key") == b"v"
+                assert list(client.stats().nodes) == [second.name]
+                used, idle = first._threads
+                wait_until(lambda: not idle.is_alive(), "the end of the idle one")
+                assert reader.read() == long
+            wait_until(lambda: not used.is_alive(), "the end")
 
 
 def test_a_closed_client_says_so(client_of: Any) -> None:
