@@ -294,21 +294,18 @@ async def connect(
     loop = asyncio.get_running_loop()
     last: OSError = TimeoutError()
     targets = await _look_up(address)
-    for others, (family, target) in zip(
-        reversed(range(len(targets))), targets, strict=True
-    ):
-        share = (deadline - loop.time()) / (others + 1)
+    for index, (family, target) in enumerate(targets):
+        share = (deadline - loop.time()) / (len(targets) - index)
         raw = socket.socket(family, socket.SOCK_STREAM)
         raw.setblocking(False)  # noqa: FBT003
         try:
             async with asyncio.timeout(share):
                 return await _open(raw, target, make, address.host, context)
-        except OSError as error:
+        except BaseException as error:
             raw.close()
+            if not isinstance(error, OSError):
+                raise
             last = error
-        except BaseException:
-            raw.close()
-            raise
     raise last
 
 

@@ -151,19 +151,16 @@ def connect(
     """
     last: OSError = TimeoutError("no connection in time")
     targets = resolve(address)
-    for others, (family, target) in zip(
-        reversed(range(len(targets))), targets, strict=True
-    ):
-        share = (deadline - time.monotonic()) / (others + 1)
+    for index, (family, target) in enumerate(targets):
+        share = (deadline - time.monotonic()) / (len(targets) - index)
         raw = socket.socket(family, socket.SOCK_STREAM)
         try:
             return Connection(_open(raw, target, share, address.host, context))
-        except OSError as error:
+        except BaseException as error:
             raw.close()
+            if not isinstance(error, OSError):
+                raise
             last = error
-        except BaseException:
-            raw.close()
-            raise
     raise last
 
 
@@ -254,7 +251,7 @@ class Pool:
         self._lock: Final = Lock()
         self._freed: Final = Condition(self._lock)
         self._idle: Final[deque[tuple[float, Connection]]] = deque()
-        self._used = 0
+        self._used = self._waiting = 0
         self._is_closed = False
 
     @property
@@ -290,10 +287,14 @@ class Pool:
 
     def _wait(self, deadline: float) -> None:
         left = deadline - time.monotonic()
-        if not self._freed.wait_for(lambda: self._used < self._size, left):
-            raise PoolTimeoutError(
-                self.name, f"all {self._size} connections are in use"
-            )
+        self._waiting += 1
+        try:
+            is_free = self._freed.wait_for(lambda: self._used < self._size, left)
+        finally:
+            self._waiting -= 1
+        if not is_free:
+            text = f"all {self._size} connections are in use"
+            raise PoolTimeoutError(self.name, text)
 
     async def open(self, deadline: float) -> Connection:
         """Open a connection; see `HttpPool`."""
@@ -313,7 +314,8 @@ class Pool:
             if connection is not None:
                 self._idle.append((now, connection))
             self._used -= 1
-            self._freed.notify()
+            if self._waiting:
+                self._freed.notify()
         self._close_idle(_NEVER if self._is_closed else now - _IDLE_SECONDS_MAX)
 
     def _close_idle(self, before: float) -> None:
