@@ -71,11 +71,9 @@ class AsyncConnection(asyncio.BufferedProtocol):
         # Who waits looks again when anything has changed.
         self._waiter: asyncio.Future[None] | None = None
         self._is_writing_paused = False
-        self._is_reading_paused = False
         # A timer that is too early is set again when it fires: most exchanges set none.
         self._until = _NEVER
         self._timer: asyncio.TimerHandle | None = None
-        self._fires = 0.0
 
     # --- What the caller does -----------------------------------------------------
 
@@ -112,8 +110,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
             if self._error is not None:
                 raise self._error
             self._end_at(self._deadline())
-            if self._is_reading_paused:
-                self._is_reading_paused = False
+            if not self._transport.is_reading():
                 self._transport.resume_reading()
             await self._change()
         self._until = _NEVER
@@ -183,10 +180,9 @@ class AsyncConnection(asyncio.BufferedProtocol):
     def _end_at(self, when: float) -> None:
         self._until = when
         if self._timer is not None:
-            if self._fires <= when:
+            if self._timer.when() <= when:
                 return
             self._timer.cancel()
-        self._fires = when
         self._timer = self._loop.call_at(when, self._fired)
 
     def _fired(self) -> None:
@@ -229,7 +225,6 @@ class AsyncConnection(asyncio.BufferedProtocol):
         if exchange.has(self._wanted):
             self._wake()
             if exchange.buffered >= _AHEAD_BYTES and not exchange.is_complete:
-                self._is_reading_paused = True
                 self._transport.pause_reading()
         elif self._waiter is not None:
             self._until = self._deadline()
