@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from volcache_client.errors import InvalidArgumentError
-from volcache_client.making import Renewals
 from volcache_client.operations import Operations
 from volcache_client.options import OptionArguments, make_options
 from volcache_client.serializers import make_codec
+from volcache_client.threads import Renewals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

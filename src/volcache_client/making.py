@@ -11,10 +11,8 @@ time is left of it.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from hashlib import sha256
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from volcache_client.errors import CacheError
@@ -37,11 +35,6 @@ _LOOK_LONGEST: Final = 0.25
 # How many times the length of a lease a caller waits for others; then it makes the value
 # itself: one lease for a process that died, one for the process that took over.
 _LEASES_WAITED: Final = 2
-# How many values a client renews at once, and how many failures it remembers.
-RENEWALS_MAX: Final = 8
-_FAILED_MAX: Final = 1000
-
-_log: Final = logging.getLogger("volcache_client")
 
 
 class Making(Generic[V]):
@@ -155,7 +148,7 @@ class Making(Generic[V]):
                 return found
             if lease is not None:
                 return lease
-            if self._is_out or core.clock() >= last_look:
+            if core.clock() >= last_look or self._is_out:
                 return None
             if not has_waited:
                 has_waited = True
@@ -221,44 +214,3 @@ class Making(Generic[V]):
             await self._core.remove(self._lease_key, lease)
         except CacheError as error:
             self._core.counters.error(error)
-
-
-class Renewals:
-    """
-    The values that a client renews in the background; used by all threads.
-
-    Invariants:
-        - One renewal at a time for a key, and `RENEWALS_MAX` in all. What is stale and is
-          not renewed for that reason is renewed by a later call.
-        - After a failure, the key is not renewed for some time.
-    """
-
-    def __init__(self, clock: Callable[[], float], pause: float) -> None:
-        """Begin with none; a failure ends renewals of its key for `pause` seconds."""
-        self._clock: Final = clock
-        self._pause: Final = pause
-        self._lock: Final = Lock()
-        self._running: Final[set[bytes]] = set()
-        self._failed: Final[dict[bytes, float]] = {}
-
-    def begin(self, stored: bytes) -> bool:
-        """Return whether the caller is to renew a key; then `ended` must follow."""
-        with self._lock:
-            if stored in self._running or len(self._running) >= RENEWALS_MAX:
-                return False
-            if self._failed.get(stored, 0.0) > self._clock():
-                return False
-            self._running.add(stored)
-            return True
-
-    def ended(self, stored: bytes, error: BaseException | None) -> None:
-        """End a renewal; log its error."""
-        with self._lock:
-            self._running.discard(stored)
-            self._failed.pop(stored, None)
-            if isinstance(error, Exception):
-                if len(self._failed) >= _FAILED_MAX:
-                    self._failed.clear()
-                self._failed[stored] = self._clock() + self._pause
-        if isinstance(error, Exception):
-            _log.warning("%r was not renewed", stored, exc_info=error)

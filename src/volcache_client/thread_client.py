@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, cast
 
 from volcache_client.base import BaseClient
 from volcache_client.errors import ClientUsageError, InvalidArgumentError
-from volcache_client.making import Renewals
-from volcache_client.threads import Flights, Workers
+from volcache_client.threads import Flights, Renewals, Workers
 from volcache_client.transport import Transport
 
 if TYPE_CHECKING:

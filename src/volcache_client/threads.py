@@ -1,7 +1,8 @@
-"""Threads: single flights, and many calls at once."""
+"""Single flights, many calls at once, and renewals in the background."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 V = TypeVar("V")
+
+# How many values a client renews at once, and how many failures it remembers.
+RENEWALS_MAX: Final = 8
+_FAILED_MAX: Final = 1000
+
+_log: Final = logging.getLogger("volcache_client")
 
 
 class _Flight(Generic[V]):
@@ -168,3 +175,44 @@ class Workers:
             executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=False)
+
+
+class Renewals:
+    """
+    The values that a client renews in the background; used by all threads.
+
+    Invariants:
+        - One renewal at a time for a key, and `RENEWALS_MAX` in all. What is stale and is
+          not renewed for that reason is renewed by a later call.
+        - After a failure, the key is not renewed for some time.
+    """
+
+    def __init__(self, clock: Callable[[], float], pause: float) -> None:
+        """Begin with none; a failure ends renewals of its key for `pause` seconds."""
+        self._clock: Final = clock
+        self._pause: Final = pause
+        self._lock: Final = threading.Lock()
+        self._running: Final[set[bytes]] = set()
+        self._failed: Final[dict[bytes, float]] = {}
+
+    def begin(self, stored: bytes) -> bool:
+        """Return whether the caller is to renew a key; then `ended` must follow."""
+        with self._lock:
+            if stored in self._running or len(self._running) >= RENEWALS_MAX:
+                return False
+            if self._failed.get(stored, 0.0) > self._clock():
+                return False
+            self._running.add(stored)
+            return True
+
+    def ended(self, stored: bytes, error: BaseException | None) -> None:
+        """End a renewal; log its error."""
+        with self._lock:
+            self._running.discard(stored)
+            self._failed.pop(stored, None)
+            if isinstance(error, Exception):
+                if len(self._failed) >= _FAILED_MAX:
+                    self._failed.clear()
+                self._failed[stored] = self._clock() + self._pause
+        if isinstance(error, Exception):
+            _log.warning("%r was not renewed", stored, exc_info=error)

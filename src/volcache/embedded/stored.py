@@ -20,10 +20,9 @@ from volcache.embedded.errors import translated
 from volcache.errors import VolcacheError
 from volcache_client.headers import checked_type
 from volcache_client.keys import KEY_BYTES_MAX, checked_ttl, encode_key
-from volcache_client.making import Renewals
 from volcache_client.messages import Stat
 from volcache_client.serializers import OCTETS
-from volcache_client.threads import Flights
+from volcache_client.threads import Flights, Renewals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

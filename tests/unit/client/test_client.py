@@ -41,7 +41,7 @@ from volcache_client import (
     UnexpectedAnswerError,
     ValueTooLargeError,
 )
-from volcache_client.making import Renewals
+from volcache_client.threads import Renewals
 
 # Long enough for a loaded machine; only what must end by a timeout has a short one.
 PATIENT: Final = 30.0
