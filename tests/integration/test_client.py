@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import subprocess
@@ -20,7 +19,7 @@ from support.background import in_background
 from support.client_users import TaskClient
 from support.process import SOURCE, ServerProcess, Servers
 from support.waiting import wait_until
-from volcache_client import Client, InvalidArgumentError, NodeError
+from volcache_client import Client, NodeError
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -143,46 +142,6 @@ def test_odd_keys_are_keys_of_their_own(client: Client[bytes]) -> None:
         assert client.stat(key) is None
         assert client.add(key, value) is not None
         assert client.get_many([key, "missing"]) == {key: value}
-
-
-def test_values_are_changed_as_they_are_stored(client: Client[bytes]) -> None:
-    """By conditions that the service decides."""
-    assert client.replace("changed", b"1") is None
-    assert client.touch("changed", 9) is False
-    assert client.incr("changed") is None
-    client.set("changed", b"9", 1000, content_type="text/x")
-    assert client.replace("changed", b"10", 2000, content_type="text/x")
-    assert client.incr("changed", 5) == 15
-    assert client.decr("changed", 20) == 0
-    found = client.stat("changed")
-    assert found is not None
-    assert (found.ttl in range(1950, 2002), found.content_type) == (True, "text/x")
-    assert client.touch("changed", math.inf)
-    assert client.incr("changed", 2**64 - 1) == 2**64 - 1
-    found = client.stat("changed")
-    assert found is not None
-    assert found.ttl is None
-    assert client.incr("counted", initial=7, ttl=60) == 7
-    with ThreadPoolExecutor(8) as threads:
-        numbers = list(threads.map(lambda _: client.incr("counted"), range(40)))
-    assert sorted(map(int, filter(None, numbers))) == list(range(8, 48))
-    assert client.delete_many(["changed", "counted", "missing"]) == 2
-
-
-def test_clear_is_a_purge_of_the_prefix_or_of_everything(server: ServerProcess) -> None:
-    """It needs the admin token; the error says what else."""
-    with Client(server.url, **LIMITS) as bare:
-        bare.set_many({"a/1": b"1", "b/1": b"1"})
-        with pytest.raises(
-            InvalidArgumentError, match=r"addresses of all .* admin_token"
-        ):
-            bare.clear()
-        for prefix, left in (("a/", ["b/1"]), ("", [])):
-            with Client(
-                server.url, admin_token=TOKEN, prefix=prefix, **LIMITS
-            ) as client:
-                client.clear()
-            assert list(bare.get_many(["a/1", "b/1"])) == left
 
 
 def test_many_processes_make_a_value_once(server: ServerProcess) -> None:

@@ -14,7 +14,6 @@ from support.raw_server import Heard, Memory, RawServer, client_of, until
 from volcache_client import (
     AsyncClient,
     ClientUsageError,
-    InvalidArgumentError,
     NodeDownError,
     NodeTimeoutError,
 )
@@ -315,43 +314,3 @@ async def test_a_maker_may_close_the_client() -> None:
 
 
 # --- Memoized functions ---------------------------------------------------------------
-
-
-class Squares:
-    """A class with a memoized method."""
-
-    def __init__(self, client: AsyncClient[bytes]) -> None:
-        """Count calls."""
-        self.calls: list[int] = []
-        self.square = client.memoize(9, prefix="square")(self._square)
-
-    async def _square(self, number: int, *, more: int = 0) -> bytes:
-        self.calls.append(number)
-        await asyncio.sleep(0)
-        return b"%d" % (number * number + more)
-
-
-async def test_a_memoized_function_is_called_once_for_its_arguments() -> None:
-    """However they are written; it can be forgotten."""
-    async with RawServer(Memory()) as server, client_of(server) as client:
-        squares = Squares(client)
-        square = squares.square
-        results = await asyncio.gather(square(3), square(number=3))
-        assert set(results) == {b"9"}
-        assert await square(3, more=0) == b"9"
-        assert await square(3, more=1) == b"10"
-        assert squares.calls == [3, 3]
-        assert await client.get(square.key(3)) == b"9"
-        assert await square.forget(3)
-        assert not await square.forget(3)
-        assert await square(3) == b"9"
-        assert len(squares.calls) == 3
-        with pytest.raises(InvalidArgumentError, match="a object"):
-            await square(object())  # type: ignore[arg-type]
-
-
-def test_memoize_refuses_a_function_that_is_not_asynchronous() -> None:
-    """It would be called in the loop, and its result would be no awaitable before."""
-    client = client_of("127.0.0.1:1")
-    with pytest.raises(InvalidArgumentError, match="not a coroutine"):
-        client.memoize(prefix="f")(lambda: b"")  # type: ignore[arg-type, return-value]

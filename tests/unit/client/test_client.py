@@ -996,28 +996,6 @@ def test_renewals_have_a_bound() -> None:
 # --- The client as an object ------------------------------------------------------------
 
 
-def test_a_client_is_used_as_a_mapping_that_cannot_be_listed() -> None:
-    """A missing key is a `KeyError`; a stored None is a value."""
-    with (
-        ScriptedServer(memory()) as server,
-        Client(server.name, serializer="json") as client,
-    ):
-        assert client
-        client["a"] = None
-        assert "a" in client
-        assert client["a"] is None
-        assert client.get("a", 7) is None
-        del client["a"]
-        assert "a" not in client
-        assert client.get("a", 7) == 7
-        for act in (client.__getitem__, client.__delitem__):
-            with pytest.raises(KeyError, match="a"):
-                act("a")
-        for kind in (iter, len):
-            with pytest.raises(TypeError, match="volcache ls"):
-                kind(client)
-
-
 def test_a_client_is_shown_without_its_tokens(tmp_path: Path) -> None:
     """With its first address and its state."""
     secret = {"token": "secret", "admin_token": "secret"}

@@ -14,7 +14,6 @@ from volcache_client import (
     ConflictError,
     InvalidArgumentError,
     InvalidKeyError,
-    Item,
     NodeConnectionError,
     NodeDownError,
     NodeTimeoutError,
@@ -316,35 +315,6 @@ def test_purge_is_never_silent(node: FakeNode) -> None:
 # --- Changing a value -------------------------------------------------------------------
 
 
-def test_a_value_is_touched_as_it_is(node: FakeNode) -> None:
-    """It is another version, with another time to live."""
-    core = core_of(node)
-    assert node.run(core.touch("k", 50)) is False
-    node.run(core.put("k", b"v", 10))
-    assert node.run(core.touch("k", 50)) is True
-    node.now = 30
-    item = node.run(core.get_item("k"))
-    assert item is not None
-    assert (item.value, item.stat.ttl) == (b"v", 20)
-
-
-def test_a_number_is_counted_in_64_bits(node: FakeNode) -> None:
-    """Up it starts again, down it stops; without a serializer."""
-    core = core_of(node, Json())
-    assert node.run(core.incr("k", 1, None, None)) is None
-    assert not node.stored
-    steps = [(1, 7, 1, 7), (1, 7, 1, 8), (0, None, 1, 8), (10, None, -1, 0)]
-    steps += [(2**64 - 1, None, 1, 2**64 - 1), (3, None, 1, 2)]
-    for delta, initial, sign, wanted in steps:
-        found = node.run(core.incr("k", delta, initial, None, sign=sign))
-        assert found == wanted
-    assert node.run(core.get("k")) == (2,)
-    for wrong in (b"", b"1 ", b"-1", b"1.5", b"x", b"18446744073709551616"):
-        node.run(core_of(node).put("k", wrong))
-        with pytest.raises(InvalidArgumentError, match="not a number"):
-            node.run(core.incr("k", 1, 1, None))
-
-
 def test_a_counter_expires_when_it_was_to(node: FakeNode) -> None:
     """However often it is changed: the service has whole seconds only."""
     for pause in (0.001, 0.3, 0.7, 1.9):
@@ -401,16 +371,6 @@ def test_a_missing_value_is_made_with_a_lease(node: FakeNode) -> None:
     assert node.requests[3].headers["Cache-Control"] == "max-age=60"
     assert core.metrics({}).made == 1
     assert len(node.stored) == 1
-
-
-def test_a_stored_none_is_found(node: FakeNode) -> None:
-    """JSON has it."""
-    core = core_of(node, Json())
-    assert node.run(core.get_or_set("k", lambda: None)) is None
-    assert node.run(core.get_or_set("k", make_nothing)) is None
-    assert node.run(core.get("k")) == (None,)
-    item = node.run(core.get_item("k"))
-    assert isinstance(item, Item)
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), KeyboardInterrupt()])

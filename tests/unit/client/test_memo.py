@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.tables import each_row
-from volcache_client import Client, InvalidArgumentError
+from volcache_client import AsyncClient, Client, InvalidArgumentError
 from volcache_client.memo import CallKeys
 
 
@@ -124,14 +124,14 @@ def test_a_method_needs_a_key_as_no_text_identifies_an_instance() -> None:
             shop.bare("tea")
 
 
-def test_a_coroutine_is_refused_by_the_client_for_threads() -> None:
-    """Its result would be a coroutine that can be awaited once."""
+def test_a_function_for_the_other_client_is_refused() -> None:
+    """The result of a coroutine can be awaited once; a function would block the loop."""
 
     async def fetch() -> bytes:
         return b""
 
-    with (
-        Client("127.0.0.1:1") as client,
-        pytest.raises(InvalidArgumentError, match="AsyncClient"),
-    ):
+    nodes = "127.0.0.1:1"
+    with Client(nodes) as client, pytest.raises(InvalidArgumentError, match="AsyncCl"):
         client.memoize(prefix="f")(fetch)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="not a coroutine"):
+        AsyncClient(nodes).memoize(prefix="f")(bytes)  # type: ignore[arg-type]
