@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -74,26 +74,6 @@ class Metrics(NamedTuple):
     nodes: Mapping[str, NodeNumbers]
 
 
-class _OperationCounts:
-    """Durations of one operation, and how often it ended with each outcome."""
-
-    __slots__ = ("counts", "outcomes", "seconds")
-
-    def __init__(self) -> None:
-        self.outcomes: dict[Outcome, int] = {}
-        self.counts = [0] * (len(BUCKETS) + 1)
-        self.seconds = 0.0
-
-
-class _Requests:
-    """Requests to one node."""
-
-    __slots__ = ("began", "ended", "failures")
-
-    def __init__(self) -> None:
-        self.began = self.ended = self.failures = 0
-
-
 class Counters:
     """
     Counts operations; used by all threads.
@@ -103,11 +83,15 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._operations: defaultdict[str, _OperationCounts] = defaultdict(
-            _OperationCounts
+        self._outcomes: Counter[tuple[str, Outcome]] = Counter()
+        self._errors: Counter[str] = Counter()
+        # By operation: how many took how long, and their sum.
+        self._counts: defaultdict[str, list[int]] = defaultdict(
+            lambda: [0] * (len(BUCKETS) + 1)
         )
-        self._errors: defaultdict[str, int] = defaultdict(int)
-        self._requests: defaultdict[str, _Requests] = defaultdict(_Requests)
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        # By node: requests, those that ended, and failures.
+        self._requests: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         self._made = 0
         self._waits = 0
 
@@ -115,17 +99,15 @@ class Counters:
         """Replace the lock, in a child process; what was in flight is not there."""
         self._lock = Lock()
         for requests in self._requests.values():
-            requests.ended = requests.began
+            requests[1] = requests[0]
 
     def operation_ended(self, name: str, outcome: Outcome, seconds: float) -> None:
         """Count an operation."""
         at = bisect_left(BUCKETS, seconds)
         with self._lock:
-            operation = self._operations[name]
-            operation.counts[at] += 1
-            operation.seconds += seconds
-            outcomes = operation.outcomes
-            outcomes[outcome] = outcomes.get(outcome, 0) + 1
+            self._outcomes[name, outcome] += 1
+            self._counts[name][at] += 1
+            self._seconds[name] += seconds
 
     def error(self, error: Exception) -> None:
         """Count an error."""
@@ -145,15 +127,14 @@ class Counters:
     def request_began(self, node: str) -> None:
         """Count a request; `request_ended` must follow."""
         with self._lock:
-            self._requests[node].began += 1
+            self._requests[node][0] += 1
 
     def request_ended(self, node: str, *, is_failure: bool) -> None:
         """Count the end of a request."""
         with self._lock:
             requests = self._requests[node]
-            requests.ended += 1
-            if is_failure:
-                requests.failures += 1
+            requests[1] += 1
+            requests[2] += is_failure
 
     def read(self, nodes: Mapping[str, tuple[bool, int]]) -> Metrics:
         """
@@ -162,33 +143,22 @@ class Counters:
         Args:
             nodes: By name, whether each is up, and its open connections.
         """
-        none = _Requests()
         with self._lock:
-            operations = self._operations.items()
+            durations = {
+                name: Durations(tuple(counts), self._seconds[name])
+                for name, counts in self._counts.items()
+            }
+            numbers = {}
+            for name, (is_up, connections) in nodes.items():
+                began, ended, failures = self._requests.get(name, (0, 0, 0))
+                numbers[name] = NodeNumbers(
+                    is_up, began, failures, began - ended, connections
+                )
             return Metrics(
-                operations={
-                    (name, outcome): count
-                    for name, operation in operations
-                    for outcome, count in operation.outcomes.items()
-                },
+                operations=dict(self._outcomes),
                 errors=dict(self._errors),
-                durations={
-                    name: Durations(tuple(operation.counts), operation.seconds)
-                    for name, operation in operations
-                },
+                durations=durations,
                 made=self._made,
                 waits=self._waits,
-                nodes={
-                    name: _numbers(is_up, self._requests.get(name, none), connections)
-                    for name, (is_up, connections) in nodes.items()
-                },
+                nodes=numbers,
             )
-
-
-def _numbers(
-    is_up: bool,  # noqa: FBT001 - One of the fields.
-    requests: _Requests,
-    connections: int,
-) -> NodeNumbers:
-    in_flight = requests.began - requests.ended
-    return NodeNumbers(is_up, requests.began, requests.failures, in_flight, connections)
