@@ -198,17 +198,6 @@ class DiskSpace:
         if volume.capacity < length:
             self.allocate(volume, length, size)
 
-    def _capacity_of(self, volume: Volume, length: int, size: int) -> tuple[int, int]:
-        """Return how much of a volume gets disk space now, and how much is free for it."""
-        held = volume.held_bytes
-        if not self.is_sparse:
-            return length, self.free_bytes() if held < length else 0
-        free = max(0, self.free_bytes() - self._reserve_bytes)
-        step = max(min(_STEP_BYTES_MAX, length // _STEPS), volume.capacity // 4)
-        least = max(volume.end + size, volume.capacity + 1)
-        wanted = min(max(least, volume.capacity + step), held + free)
-        return min(length, max(wanted, least, held - held % _PAGE_BYTES)), free
-
     def allocate(self, volume: Volume, length: int, size: int = 1) -> None:
         """
         Allocate disk space for a volume: all of it, or as much as it needs now.
@@ -223,8 +212,15 @@ class DiskSpace:
             OSError: The disk refused for another reason.
         """
         present = self._directory.fs.stat(volume.fd).st_size
-        capacity, free = self._capacity_of(volume, length, size)
-        needed = max(0, capacity - volume.held_bytes)
+        held, capacity = volume.held_bytes, length
+        free = self.free_bytes() if held < length else 0
+        if self.is_sparse:
+            free = max(0, free - self._reserve_bytes)
+            step = max(min(_STEP_BYTES_MAX, length // _STEPS), volume.capacity // 4)
+            least = max(volume.end + size, volume.capacity + 1)
+            wanted = min(max(least, volume.capacity + step), held + free)
+            capacity = min(length, max(wanted, least, held - held % _PAGE_BYTES))
+        needed = max(0, capacity - held)
         if needed > free:
             # To try it nevertheless would fill the disk, and free it again.
             raise DiskFullError(volume=volume.id, needed=needed, free=free)

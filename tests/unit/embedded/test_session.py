@@ -125,32 +125,6 @@ def test_each_of_8_threads_gets_the_answers_that_it_would_get_alone(
         assert cache.get_many([key for key, _ in expected]) == dict(expected)
 
 
-@pytest.mark.slow
-def test_threads_on_a_full_cache_get_what_was_stored_or_a_miss(tmp_path: Path) -> None:
-    """Volumes are reclaimed under their hands."""
-
-    def use(number: int) -> None:
-        chance = Random(number)  # noqa: S311
-        for count in range(250):
-            key = b"%d" % chance.randrange(300)
-            if chance.random() < 0.5:
-                cache[key] = b"%s=%d;" % (key, count) + bytes(30_000)
-            else:
-                value = cache.get(key)
-                assert value is None or value.startswith(key + b"=")
-            if count % 100 == 0:
-                for found, value in cache.items():
-                    assert value.startswith(found + b"=")
-
-    with open_small(tmp_path, capacity="4MiB") as cache:
-        with ThreadPoolExecutor(THREADS) as pool:
-            for done in [pool.submit(use, number) for number in range(THREADS)]:
-                done.result()
-        stats = cache.stats()
-        assert stats.evicted > 0
-        assert stats.damaged == 0
-
-
 def test_counting_and_compare_and_swap_of_many_threads_lose_no_change(
     tmp_path: Path,
 ) -> None:
