@@ -20,7 +20,6 @@ from volcache.cli.check import check
 from volcache.embedded.errors import StorageLockedError
 from volcache.embedded.opening import volume_size_for
 from volcache.kinds import GIB, MIB, TIB, format_size
-from volcache.store import Store
 from volcache_client.errors import InvalidArgumentError, StorageError
 
 
@@ -80,30 +79,6 @@ def test_directory_that_is_open_is_refused_until_it_is_closed(tmp_path: Path) ->
     open_small(tmp_path / "link").close()
 
 
-@pytest.mark.slow
-def test_directory_that_another_process_has_open_is_refused(tmp_path: Path) -> None:
-    """The error names the process."""
-    text = (
-        "import sys, volcache\n"
-        "with volcache.open(sys.argv[1], capacity='8MiB'):\n"
-        "    print('open', flush=True)\n"
-        "    sys.stdin.read()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", text, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={"PYTHONPATH": str(SOURCE)},
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"open\n"
-        with pytest.raises(StorageLockedError, match=f"process id {process.pid}"):
-            open_small(tmp_path)
-        process.communicate()
-    assert process.returncode == 0
-    open_small(tmp_path).close()
-
-
 @each_row(
     ("capacity", "size"),
     [
@@ -147,20 +122,6 @@ def test_lower_capacity_drops_the_oldest_values(tmp_path: Path) -> None:
         assert b"11" in list(cache)
         assert b"0" not in list(cache)
         assert all(value.startswith(key) for key, value in cache.items())
-
-
-def test_directory_of_a_server_can_be_opened(tmp_path: Path) -> None:
-    """With the keys and the volume size that it has."""
-    store = Store.open(str(tmp_path), volume_size=2 * MIB, volume_num=8)
-    store.put(b"a/b c", b"1", content_type=b"text/plain")
-    store.close()
-    with open_small(tmp_path, capacity="16MiB") as cache:
-        assert cache.volume_size == 2 * MIB
-        assert dict(cache.items()) == {b"a/b c": b"1"}
-        cache["d"] = b"2"
-    store = Store.open(str(tmp_path), volume_size=2 * MIB, volume_num=8)
-    assert store.count == 2
-    store.close()
 
 
 @pytest.mark.parametrize("capacity", [None, "4MiB", "10GiB", "64TiB"])
