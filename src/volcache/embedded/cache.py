@@ -143,7 +143,7 @@ class EmbeddedCache(StoredMapping[V]):
         When this returns, the value survives the death of the process, and a power loss
         as `sync_mode` says.
         """
-        ttl = self._ttl(ttl)
+        ttl = self._default_ttl if ttl is None else checked_ttl(ttl)
         return self._put(encoded(key), self._dumps(value), ttl, content_type).etag
 
     def set_many(self, values: Mapping[K, V], ttl: Ttl = None) -> dict[K, str]:
@@ -343,6 +343,8 @@ class EmbeddedCache(StoredMapping[V]):
         if stale:
             seconds += checked_ttl(stale, "stale")
         record = self._find(name)
+        if record is not None and not (stale and self._is_stale(record, stale)):
+            return self._loads(record.value)
 
         def make_and_put() -> bytes:
             # Another thread may have stored it since.
@@ -357,8 +359,7 @@ class EmbeddedCache(StoredMapping[V]):
 
         if record is None:
             return self._loads(self._flights.run(name, make_and_put))
-        if self._is_stale(record, stale):
-            self._renew(name, make_and_put)
+        self._renew(name, make_and_put)
         return self._loads(record.value)
 
     def _is_stale(self, record: Record, stale: float) -> bool:
@@ -378,7 +379,10 @@ class EmbeddedCache(StoredMapping[V]):
                 self._renewals.ended(name, error)
 
         if self._renewals.begin(name):
-            Thread(target=copy_context().run, args=(renew,), daemon=True).start()
+            try:
+                Thread(target=copy_context().run, args=(renew,), daemon=True).start()
+            except RuntimeError as error:  # There are too many threads.
+                self._renewals.ended(name, error)
 
     def memoize(
         self,

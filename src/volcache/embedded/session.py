@@ -258,8 +258,9 @@ class StoreSession:
         self.end = _CLOSED
         done = threading.Lock()
         done.acquire()
-        _ending.add(done)
+        # Without a thread, the directory stays locked until the process ends.
         start_new_thread(_end, (self._syncer, self._ending(), done))
+        _ending.add(done)
 
     def mark_forked(self) -> None:
         """Refuse every call, in the child."""
