@@ -158,7 +158,7 @@ def _would_flush(instances: Sequence[Watched]) -> int:
                 report(f"failed: {row.target.name}: {row.health.problem}")
             else:
                 done += 1
-                keys = counted(int(row.figures.keys), "key", ",")
+                keys = counted(row.figures.keys, "key", ",")
                 report(f"{row.target.name}: would flush {keys}")
         report(f"would flush {done} of {counted(len(instances), 'instance')}")
     return EXIT_OK if done == len(instances) else EXIT_FAILED

@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
+from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import ConfigError, InstanceError
@@ -43,46 +44,41 @@ _ERRORS_STEP_SECONDS: Final = 60.0
 _TEXT_MAX: Final = 200
 _NUMBER_MAX: Final = float(1 << 63)
 _NEVER: Final = float("inf")
-
-
-class Tally(NamedTuple):
-    """What an instance counts since its start; or the same per second."""
-
-    requests: float = 0.0
-    hits: float = 0.0  # reads of clients that found a value
-    misses: float = 0.0
-    misdirected: float = 0.0  # misses of keys that belong to other instances
-    puts: float = 0.0
-    sent: float = 0.0  # bytes
-    received: float = 0.0
+_NOTHING: Final = (0,) * 7  # The counters at the start of an instance.
 
 
 class Figures(NamedTuple):
     """What is known of an instance at one time, or of all of them together."""
 
-    keys: float = 0.0
-    live_bytes: float = 0.0
-    capacity_bytes: float = 0.0
-    # GETs are those of keys, with HEADs and reads of memcached clients; not those of paths
-    # under /-/. PUTs include what memcached clients store.
-    rates: Tally = Tally()
+    keys: int = 0
+    live_bytes: int = 0
+    capacity_bytes: int = 0
+    # Per second. Reads are those of keys, with those of memcached clients; not those of
+    # paths under /-/. PUTs include what memcached clients store.
+    request_rate: float = 0.0
+    hit_rate: float = 0.0
+    miss_rate: float = 0.0
+    misdirected_rate: float = 0.0  # misses of keys that belong to other instances
+    put_rate: float = 0.0
+    sent_rate: float = 0.0  # bytes
+    received_rate: float = 0.0
     durations: Histogram = Histogram()  # of GETs, in the time of the rates
 
     @property
     def get_rate(self) -> float:
         """Reads per second."""
-        return self.rates.hits + self.rates.misses
+        return self.hit_rate + self.miss_rate
 
     @property
     def hit_ratio(self) -> float | None:
         """Hits as a share of what clients read; None without any."""
-        return self.rates.hits / self.get_rate if self.get_rate else None
+        return self.hit_rate / self.get_rate if self.get_rate else None
 
     @property
     def own_hit_ratio(self) -> float | None:
         """Hits as a share of what clients read of the keys of the instance."""
-        own = max(self.rates.hits, self.get_rate - self.rates.misdirected)
-        return self.rates.hits / own if own else None
+        own = max(self.hit_rate, self.get_rate - self.misdirected_rate)
+        return self.hit_rate / own if own else None
 
     @property
     def p99_seconds(self) -> float | None:
@@ -96,13 +92,8 @@ def total(figures: Iterable[Figures]) -> Figures:
     """Return the sums."""
     found = Figures()
     for one in figures:
-        found = Figures(
-            found.keys + one.keys,
-            found.live_bytes + one.live_bytes,
-            found.capacity_bytes + one.capacity_bytes,
-            Tally(*map(sum, zip(found.rates, one.rates, strict=True))),
-            found.durations.merged(one.durations),
-        )
+        merged = found.durations.merged(one.durations)
+        found = Figures._make([*map(add, found[:-1], one[:-1]), merged])
     return found
 
 
@@ -111,7 +102,7 @@ class _Sample(NamedTuple):
 
     at: float
     started: float
-    counters: Tally
+    counters: tuple[int, ...]  # those of which `Figures` has the rates
     durations: Histogram
 
 
@@ -203,7 +194,7 @@ class Watched:
         if samples and not _is_later(sample, samples[-1]):
             samples.clear()
         up = max(number(stats, "uptime_seconds"), 1e-3)
-        start = _Sample(now - up, sample.started, Tally(), Histogram())
+        start = _Sample(now - up, sample.started, _NOTHING, Histogram())
         self.figures = _between(samples[0] if samples else start, sample, stats)
         samples.append(sample)
         while samples[0].at < now - self._window:
@@ -409,14 +400,14 @@ def _sample(stats: Stats, now: float) -> _Sample:
         if at(row, "method") == "PUT"
     )
     found = sum(_count(requests, "hits", tier) for tier in ("MEMC", "DISK"))
-    counters = Tally(
-        requests=_count(requests, "total") + _count(commands, "total"),
-        hits=found + _count(commands, "hits"),
-        misses=_count(requests, "missed") + _count(commands, "misses"),
-        misdirected=_count(requests, "misdirected", "read"),
-        puts=puts + _count(commands, "stored"),
-        sent=_count(requests, "bytes_out") + _count(commands, "bytes_out"),
-        received=_count(requests, "bytes_in") + _count(commands, "bytes_in"),
+    counters = (
+        _count(requests, "total") + _count(commands, "total"),
+        found + _count(commands, "hits"),
+        _count(requests, "missed") + _count(commands, "misses"),
+        _count(requests, "misdirected", "read"),
+        puts + _count(commands, "stored"),
+        _count(requests, "bytes_out") + _count(commands, "bytes_out"),
+        _count(requests, "bytes_in") + _count(commands, "bytes_in"),
     )
     durations = _histogram(stats, "latency", "GET")
     durations = durations.merged(_histogram(commands, "latency", "get"))
@@ -427,7 +418,7 @@ def _is_later(sample: _Sample, before: _Sample) -> bool:
     """Return whether both are of one process, and may be compared."""
     return (
         abs(sample.started - before.started) < 1
-        and sample.counters.requests >= before.counters.requests
+        and sample.counters[0] >= before.counters[0]
         and sample.at > before.at
     )
 
@@ -435,24 +426,26 @@ def _is_later(sample: _Sample, before: _Sample) -> bool:
 def _between(before: _Sample, after: _Sample, stats: Stats) -> Figures:
     seconds = after.at - before.at
     pairs = zip(after.counters, before.counters, strict=True)
-    return Figures(
-        _count(stats, "store", "keys"),
-        _count(stats, "store", "live_bytes"),
-        capacity_bytes(stats),
-        Tally(*(max(0.0, now - then) / seconds for now, then in pairs)),
-        after.durations.without(before.durations),
+    return Figures._make(
+        [
+            _count(stats, "store", "keys"),
+            _count(stats, "store", "live_bytes"),
+            capacity_bytes(stats),
+            *(max(0, now - then) / seconds for now, then in pairs),
+            after.durations.without(before.durations),
+        ]
     )
 
 
-def capacity_bytes(stats: Stats) -> float:
+def capacity_bytes(stats: Stats) -> int:
     """Return how much an instance can hold: live, dead and free bytes together."""
     parts = ("live_bytes", "dead_bytes", "free_bytes")
     return sum(_count(stats, "store", part) for part in parts)
 
 
-def _count(stats: object, *keys: str) -> float:
+def _count(stats: object, *keys: str) -> int:
     """Return a number of JSON, from 0 to `_NUMBER_MAX`."""
-    return min(max(0.0, number(stats, *keys)), _NUMBER_MAX)
+    return int(min(max(0.0, number(stats, *keys)), _NUMBER_MAX))
 
 
 def _histogram(stats: object, *keys: str) -> Histogram:
@@ -460,7 +453,7 @@ def _histogram(stats: object, *keys: str) -> Histogram:
     counts = at(stats, *keys, "counts")
     if not isinstance(counts, list) or len(counts) != BUCKETS:
         return Histogram()
-    return Histogram([int(_count({"n": count}, "n")) for count in counts])
+    return Histogram([_count({"n": count}, "n") for count in counts])
 
 
 def _text(stats: Stats, *keys: str) -> str:

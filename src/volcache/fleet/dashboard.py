@@ -177,8 +177,7 @@ class Dashboard:
             )
         if not what:
             self._collector.want(watched)
-            status, headers, body, _ = page_response()
-            return status, headers, body
+            return page_response()[:3]
         if what == "stats":
             return self._stats(watched)
         if what == "metrics":
@@ -199,8 +198,7 @@ class Dashboard:
 
 
 def _line(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Reply:
-    line, more, body, _ = text_response(status, text, *headers, *_SANDBOX)
-    return line, more, body
+    return text_response(status, text, *headers, *_SANDBOX)[:3]
 
 
 def parse_listen(text: str) -> tuple[str, int]:

@@ -35,8 +35,8 @@ def worst_first(rows: Iterable[Watched]) -> list[Watched]:
     """Return instances by severity, then by load, both descending; then by name."""
 
     def order(row: Watched) -> tuple[float, float, str]:
-        rates = (row.figures or Figures()).rates
-        load = rates.hits + rates.misses + rates.puts
+        figures = row.figures or Figures()
+        load = figures.get_rate + figures.put_rate
         return -row.health.severity, -load, row.target.name
 
     return sorted(rows, key=order)
@@ -86,20 +86,8 @@ def as_json(rows: Sequence[Watched]) -> dict[str, Any]:
 
 
 def _figures_json(figures: Figures | None) -> dict[str, float | None]:
-    names = (
-        *("keys", "live_bytes", "capacity_bytes", "request_rate", "get_rate"),
-        *("put_rate", "sent_rate", "received_rate"),
-        *("hit_ratio", "own_hit_ratio", "p99_seconds"),
-    )
-    if figures is None:
-        return dict.fromkeys(names)
-    rates = figures.rates
-    values = (
-        *(int(figures.keys), int(figures.live_bytes), int(figures.capacity_bytes)),
-        *(rates.requests, figures.get_rate, rates.puts, rates.sent, rates.received),
-        *(figures.hit_ratio, figures.own_hit_ratio, figures.p99_seconds),
-    )
-    return dict(zip(names, values, strict=True))
+    names = [*Figures._fields[:-1], "get_rate", "hit_ratio", "own_hit_ratio"]
+    return {name: getattr(figures, name, None) for name in [*names, "p99_seconds"]}
 
 
 def table(
@@ -141,7 +129,7 @@ def totals(rows: Sequence[Watched]) -> list[str]:
         f"{compact(figures.keys)} keys",
         f"{size(figures.live_bytes)} live of {size(figures.capacity_bytes)}",
         f"{compact(figures.get_rate)} GET/s",
-        f"{compact(figures.rates.puts)} PUT/s",
+        f"{compact(figures.put_rate)} PUT/s",
         "no reads" if ratio is None else f"{ratio:.1%} hits",
     ]
     if p99 is not None:
@@ -184,7 +172,7 @@ def _cells(figures: Figures | None) -> Mapping[str, str]:
         "KEYS": compact(figures.keys),
         "LIVE": size(figures.live_bytes),
         "GET/s": compact(figures.get_rate),
-        "PUT/s": compact(figures.rates.puts),
+        "PUT/s": compact(figures.put_rate),
         "HITS": "-" if ratio is None else f"{ratio:.1%}",
         "P99": "-" if p99 is None else duration(p99),
     }

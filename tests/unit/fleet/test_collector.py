@@ -39,8 +39,8 @@ def test_rates_are_those_since_the_start_or_the_poll_before() -> None:
     ]
     first = figures_after((1000.0, then))
     second = figures_after((1000.0, then), (1002.0, now))
-    assert (first.get_rate, first.rates.puts, first.hit_ratio) == (10.0, 0.0, 0.75)
-    assert (second.get_rate, second.rates.puts, second.hit_ratio) == (20.0, 3.0, 0.5)
+    assert (first.get_rate, first.put_rate, first.hit_ratio) == (10.0, 0.0, 0.75)
+    assert (second.get_rate, second.put_rate, second.hit_ratio) == (20.0, 3.0, 0.5)
     assert second.durations.count == 40
     assert second.p99_seconds == pytest.approx(131e-6, rel=0.05)
     polls = (1000.0, then), (1002.0, now), (1004.0, now)
@@ -65,10 +65,10 @@ def test_commands_of_memcached_clients_are_part_of_the_figures() -> None:
     stats = busy(10, 10)
     stats["memcache"] = memcache(hits=60, stored=30)
     figures = figures_after((1000.0, stats))
-    assert (figures.get_rate, figures.rates.puts) == pytest.approx((8, 3))
+    assert (figures.get_rate, figures.put_rate) == pytest.approx((8, 3))
     assert (figures.hit_ratio, figures.durations.count) == (70 / 80, 80)
-    assert figures.rates.requests == pytest.approx(11)
-    assert figures.rates.received == pytest.approx(3000)
+    assert figures.request_rate == pytest.approx(11)
+    assert figures.received_rate == pytest.approx(3000)
 
 
 @each_row(
@@ -93,7 +93,7 @@ def test_wrong_numbers_are_zero_or_unknown(part: dict[str, Any]) -> None:
     if one.figures:
         assert 0 <= one.figures.keys <= 1 << 63
         assert one.figures.hit_ratio is None
-        json.dumps([*one.figures.rates, one.figures.p99_seconds], allow_nan=False)
+        json.dumps([*one.figures[:-1], one.figures.p99_seconds], allow_nan=False)
     else:
         assert (one.health.state, one.failure) == ("down", one.health.problem)
     assert one.about.version.isprintable()
@@ -163,7 +163,7 @@ def test_polls_compare_with_the_one_before() -> None:
         add_reads(fleet[0].stats, 10, 0)
         first, second = collector.poll()
     assert first.figures
-    assert first.figures.rates.hits > 0
+    assert first.figures.hit_rate > 0
     assert first.figures.durations.count == 10
     assert second.figures is None
 
