@@ -196,26 +196,6 @@ def test_figures_are_those_of_a_real_instance(browser: Browser, tmp_path: Path) 
             assert tab.complaints == []
 
 
-def test_list_of_instances_is_read_again_when_it_changes(
-    browser: Browser, tmp_path: Path
-) -> None:
-    """A wrong list is reported, and the one before stays in use."""
-    file = tmp_path / "instances.conf"
-    with StatsServer(empty_stats()) as one, StatsServer(empty_stats()) as two:
-        names = [address_of(one), address_of(two)]
-        file.write_text(f"server {names[0]} weight=3;\n")
-        with served(str(file)) as url:
-            tab = look(browser, url)
-            assert names_in(tab) == names[:1]
-            file.write_text("".join(f"server {name};\n" for name in names))
-            tab.wait_for("up-big", "2 of 2")
-            assert set(names_in(tab)) == {*names}
-            file.write_text("serve rubbish;\n")
-            tab.wait_for("verdict", "list of instances is not up to date")
-            assert tab.text("verdict").startswith("Warnings: ")
-            assert len(names_in(tab)) == 2
-
-
 @pytest.fixture(scope="module")
 def many() -> Iterator[tuple[str, str]]:
     """The URL of the dashboard of 400 instances, of which one answers, and its address."""
@@ -331,11 +311,18 @@ def test_forty_instances_fit_and_a_dead_machine_is_one_row(
     assert tab.complaints == []
 
 
-def test_dashboard_that_is_gone_is_reported(browser: Browser) -> None:
-    """The last figures stay."""
+def test_wrong_list_and_dashboard_that_is_gone_are_reported(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """The last list and the last figures stay."""
+    file = tmp_path / "instances.conf"
     with StatsServer(empty_stats()) as server:
-        with served(address_of(server)) as url:
+        file.write_text(f"server {address_of(server)} weight=3;\n")
+        with served(str(file)) as url:
             tab = look(browser, url)
+            file.write_text("serve rubbish;\n")
+            tab.wait_for("verdict", "list of instances is not up to date")
+            assert tab.text("verdict").startswith("Warnings: ")
         tab.wait_for("link", "Dashboard not reachable since")
         assert tab.text("verdict").startswith("Problems: no numbers since")
         assert names_in(tab) == [address_of(server)]
