@@ -181,7 +181,7 @@ class Dashboard:
         if what == "stats":
             return self._stats(watched)
         if what == "metrics":
-            place = f"{watched.target.url}/-/metrics"
+            place = quote(f"{watched.target.url}/-/metrics", safe=":/[]%?=&")
             return _line(HTTPStatus.FOUND, place, ("Location", place))
         return _line(
             HTTPStatus.NOT_FOUND,
