@@ -961,6 +961,9 @@ static bool is_done(unsigned before, bool *wakes) {
 static void run_puts(void) {
     sem_post(&may_put);
     sem_wait(&has_put);
+    pthread_mutex_lock(&readers->mutex); /* Until it has finished all of them. */
+    pthread_mutex_unlock(&readers->mutex);
+    while (!sem_trywait(&has_put)) continue;
     was_woken = true;
 }
 

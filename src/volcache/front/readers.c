@@ -153,64 +153,53 @@ static void *read_jobs(void *context) {
 
 /* --- The thread that stores values ------------------------------------------------------- */
 
-/* Hand back the first puts. */
-static void finish_puts(vc_readers *readers, size_t count) {
-    vc_job_owner *owners[VC_PUTS_TOGETHER];
-    vc_job *jobs[VC_PUTS_TOGETHER];
-    pthread_mutex_lock(&readers->mutex);
-    for (size_t i = 0; i < count; i++) {
-        jobs[i] = readers->puts.first;
-        owners[i] = jobs[i]->owner;
-        unlink_job(&readers->puts, NULL, jobs[i]);
-    }
-    pthread_mutex_unlock(&readers->mutex);
-    for (size_t i = 0; i < count; i++) add_done(jobs[i], true);
-    for (size_t i = 0; i < count; i++)
-        if (!i || owners[i] != owners[i - 1]) owners[i]->wake(owners[i]->context);
-    pthread_mutex_lock(&readers->mutex);
-    for (size_t i = 0; i < count; i++) end_job(readers, owners[i]);
-    pthread_mutex_unlock(&readers->mutex);
-}
-
-/* Wait for puts; return how many there are, at most VC_PUTS_TOGETHER. */
-static size_t take_puts(vc_readers *readers, vc_put **puts) {
+/* Wait for puts, with the mutex; return how many there are, at most VC_PUTS_TOGETHER. */
+static size_t wait_for_puts(vc_readers *readers, vc_put **puts) {
     size_t count = 0;
-    pthread_mutex_lock(&readers->mutex);
     while (!readers->puts.first && !readers->is_stopped)
         pthread_cond_wait(&readers->more_puts, &readers->mutex);
     for (vc_job *job = readers->puts.first; job && count < VC_PUTS_TOGETHER; job = job->next)
         puts[count++] = job->put;
-    pthread_mutex_unlock(&readers->mutex);
     return count;
+}
+
+/* Hand back the first put, with the mutex. */
+static void end_put(vc_readers *readers) {
+    vc_job *job = readers->puts.first;
+    vc_job_owner *owner = job->owner;
+    unlink_job(&readers->puts, NULL, job);
+    add_done(job, true);
+    owner->wake(owner->context);
+    end_job(readers, owner);
 }
 
 static void *store_puts(void *context) {
     vc_readers *readers = context;
     vc_put *puts[VC_PUTS_TOGETHER];
     size_t count;
-    while ((count = take_puts(readers, puts)))
-        finish_puts(readers, readers->functions->put_together(readers->core, puts, count));
+    pthread_mutex_lock(&readers->mutex);
+    while ((count = wait_for_puts(readers, puts))) {
+        pthread_mutex_unlock(&readers->mutex);
+        count = readers->functions->put_together(readers->core, puts, count);
+        pthread_mutex_lock(&readers->mutex);
+        while (count--) end_put(readers);
+    }
+    pthread_mutex_unlock(&readers->mutex);
     return NULL;
 }
 
 void vc_readers_put(vc_readers *readers, vc_job *job) {
-    vc_job_owner *owner = job->owner;
     pthread_mutex_lock(&readers->mutex);
+    append_job(&readers->puts, job);
+    job->owner->running++;
     if (!readers->has_writer)
         readers->has_writer = !pthread_create(&readers->writer, NULL, store_puts, readers);
-    bool has_writer = readers->has_writer;
-    if (has_writer) {
-        owner->running++;
-        append_job(&readers->puts, job);
+    if (!readers->has_writer) { /* So this is the only one. */
+        job->put->status = VC_DEFERRED;
+        end_put(readers);
     }
     pthread_mutex_unlock(&readers->mutex);
-    if (has_writer) {
-        pthread_cond_signal(&readers->more_puts);
-        return;
-    }
-    job->put->status = VC_DEFERRED;
-    add_done(job, true);
-    owner->wake(owner->context);
+    pthread_cond_signal(&readers->more_puts);
 }
 
 /* --- The pool --------------------------------------------------------------------------- */
