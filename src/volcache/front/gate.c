@@ -482,7 +482,7 @@ static bool is_plain(const vc_gate_config *config, const vc_record *record) {
 /* What becomes of a request. */
 typedef enum {
     PASS,       /* bjoern answers it */
-    COLLECT,    /* it is handled when its whole body has arrived */
+    COLLECT,    /* it is handled when all its bytes are those of the connection */
     ANSWERED,   /* it was answered */
     STARTED,    /* the connection waits: for a thread, or for room in the socket */
     ENDED,      /* the connection is to be closed */
@@ -836,49 +836,26 @@ static fate send_stored(vc_gate *gate, connection *c, vc_put *stored, vc_text pa
     return decision;
 }
 
-static bool reserve_room(vc_gate *gate, connection *c, const vc_request *request);
-
-/* Let the thread store a value that is to be synced; see `add_put`. The copies of its key could not
- * be invalidated together with that. */
-static fate start_put(vc_gate *gate, connection *c, const vc_request *request,
-                      const vc_put *stored, vc_text path) {
+/* Let the thread store a value that is to be synced: the bytes of the connection, which stay where
+ * they are. The copies of its key could not be invalidated together with that. */
+static fate start_put(vc_gate *gate, connection *c, const vc_put *stored, vc_text path,
+                      vc_text head) {
     if (c->is_warm || gate->config.copies) return PASS;
-    if (!reserve_room(gate, c, request)) return STARTED;
+    if (head.at != c->bytes) return COLLECT;
     cold_read *started = start_waiting(gate, c, path);
     if (!started) return PASS;
     started->put = *stored;
     started->put.key = started->job.key;
     started->job.put = &started->put;
+    vc_readers_put(gate->config.readers, &started->job);
     return STARTED;
 }
 
-/* Return where something is, among bytes that were at `from` and are at `to`. */
-static const uint8_t *moved(const uint8_t *at, const char *from, const char *to) {
-    return at ? (const uint8_t *)to + (at - (const uint8_t *)from) : NULL;
-}
-
-/* The request of a put, which was at `from`, is among the bytes of the connection now: let the
- * thread begin. Returns true if bjoern is to read: to close, as there was no memory for them. */
-static bool add_put(vc_gate *gate, connection *c, const char *from) {
-    vc_put *stored = &c->read->put;
-    if (c->is_ending) {
-        free(c->read);
-        c->read = NULL;
-        enter(gate, c, IDLE, c->started_ns);
-        return true;
-    }
-    stored->type = moved(stored->type, from, c->bytes);
-    stored->encoding = moved(stored->encoding, from, c->bytes);
-    stored->value = moved(stored->value, from, c->bytes);
-    vc_readers_put(gate->config.readers, &c->read->job);
-    return false;
-}
-
 /* Answer a plain PUT. What is not stored is passed to bjoern, with all its bytes. */
-static fate answer_put(vc_gate *gate, connection *c, const vc_request *request, vc_put *stored,
-                       vc_text path, vc_text head) {
+static fate answer_put(vc_gate *gate, connection *c, vc_put *stored, vc_text path,
+                       vc_text head) {
     vc_status status = store(&gate->config, stored);
-    if (status == VC_TOGETHER) return start_put(gate, c, request, stored, path);
+    if (status == VC_TOGETHER) return start_put(gate, c, stored, path, head);
     return status == VC_OK ? send_stored(gate, c, stored, path, head) : PASS;
 }
 
@@ -948,7 +925,7 @@ static fate decide(vc_gate *gate, connection *c, const vc_request *request, cons
         if (length < request->content_length) return COLLECT;
         *used = request->content_length;
         stored.value = (const uint8_t *)data;
-        return answer_put(gate, c, request, &stored, path, head);
+        return answer_put(gate, c, &stored, path, head);
     } else if (vc_plain_delete(request, path, config->key_size) &&
                may_write(config, request, path)) {
         decision = answer_delete(gate, c, path, head);
@@ -1272,10 +1249,10 @@ static bool keep_rest(connection *c, const char *data, size_t length, size_t at,
     return c->is_ending;
 }
 
-/* Wait for the rest of a body; `length` bytes of it have arrived. */
+/* Wait for the rest of a body, or keep all of it; `length` bytes of it or more have arrived. */
 static void start_collecting(vc_gate *gate, connection *c, const vc_request *request,
                              size_t length) {
-    if (request->awaits_continue) ask_for_body(gate, c);
+    if (request->awaits_continue && length < request->content_length) ask_for_body(gate, c);
     c->collected = request->length + request->content_length;
     c->body_taken = length;
     c->is_warm = false;
@@ -1360,7 +1337,6 @@ static bool handle(vc_gate *gate, connection *c, const char *data, size_t length
         case STARTED: /* The head is kept while a thread reads: it may still be passed. */
             c->head_length = after - at;
             keep_rest(c, data, length, c->state == SENDING ? after + used : at, 0);
-            if (c->state == COLD && c->read->job.put) return add_put(gate, c, data + at);
             if (c->state == COLD && after < length) take_done(gate, c->read);
             return false;
         case REFUSED:
@@ -1373,6 +1349,10 @@ static bool handle(vc_gate *gate, connection *c, const char *data, size_t length
 
 /* Receive more of a body that is collected; handle its request when it is complete. */
 static bool collect(vc_gate *gate, connection *c) {
+    if (c->used >= c->collected) {
+        c->collected = 0;
+        return handle(gate, c, c->bytes, c->used);
+    }
     if (!reserve_bytes(c, c->collected)) {
         end(c);
         return true;
@@ -1385,10 +1365,7 @@ static bool collect(vc_gate *gate, connection *c) {
     }
     c->used += (size_t)got;
     c->body_taken += (size_t)got;
-    if (c->used == c->collected) {
-        c->collected = 0;
-        return handle(gate, c, c->bytes, c->used);
-    }
+    if (c->used == c->collected) return collect(gate, c);
     int64_t now_ns = vc_monotonic_ns();
     if (is_too_slow(gate, c->started_ns, now_ns, c->body_taken)) refuse_slow(gate, c);
     else enter(gate, c, BODY, now_ns);
