@@ -308,9 +308,7 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
         .on_due = on_due,
     };
     vc_mc_stream stream = {
-        .may_read = !(options & 8),
-        .may_write = !(options & 16),
-        .wants_credentials = (options & 24) == 24,
+        .rights = {!(options & 8), !(options & 16), (options & 24) == 24},
         .remote = "1.2.3.4",
     };
     current = this;

@@ -240,8 +240,11 @@ cdef extern from "memcache.h" nogil:
         void *context
         void (*on_due)(void *due_context) noexcept
         void *due_context
+    ctypedef struct vc_mc_rights:
+        bint may_read, may_write, wants_credentials
     ctypedef struct vc_mc_stream:
-        bint may_read, may_write, wants_credentials, is_known, is_binary
+        vc_mc_rights rights
+        bint is_known, is_binary
         const char *remote
         size_t needed, prefix_length, key_length
         char *prefix

@@ -439,12 +439,6 @@ static void start_read(loop *l, peer *p) {
     (void)hold(l, p);
 }
 
-static void set_rights(vc_mc_stream *stream, const vc_mc_rights *rights) {
-    stream->may_read = rights->may_read;
-    stream->may_write = rights->may_write;
-    stream->wants_credentials = rights->wants_credentials;
-}
-
 /* Execute commands of a turn; return why no more. */
 static vc_mc_step execute(loop *l, peer *p) {
     vc_mc_step step = VC_MC_NEXT;
@@ -452,7 +446,7 @@ static vc_mc_step execute(loop *l, peer *p) {
     int most = p->stream.is_put ? 1 : TURN_COMMANDS;
     if (p->generation != l->generation && !p->stream.is_put) {
         if (p->python.has_token) return VC_MC_PASS;
-        set_rights(&p->stream, &l->settings.rights);
+        p->stream.rights = l->settings.rights;
         p->generation = l->generation;
     }
     for (int i = 0; i < most && step == VC_MC_NEXT && l->out.used < TURN_REPLY_BYTES; i++) {
@@ -850,7 +844,7 @@ void vc_mc_finish_job(vc_mc_server *server, const vc_mc_done *done) {
     p->has_progress = p->has_progress || done->has_executed;
     p->wants_more = false;
     p->stream.prefix_length = 0;
-    set_rights(&p->stream, &done->rights);
+    p->stream.rights = done->rights;
     lock(server);
     hand_back(p);
     unlock(server);

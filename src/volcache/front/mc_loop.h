@@ -30,11 +30,6 @@
 
 enum { VC_MC_LOOPS_MAX = 16 };
 
-/* What a client may do. */
-typedef struct {
-    bool may_read, may_write, wants_credentials;
-} vc_mc_rights;
-
 /* What may change while connections are open. */
 typedef struct {
     vc_mc_rights rights;        /* of a client that has given no token */

@@ -4,8 +4,6 @@ from libc.stdint cimport uintptr_t
 
 
 cdef extern from "mc_loop.h" nogil:
-    ctypedef struct vc_mc_rights:
-        bint may_read, may_write, wants_credentials
     ctypedef struct vc_mc_settings:
         vc_mc_rights rights
         int64_t slow_ns, end_ns

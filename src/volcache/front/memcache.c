@@ -385,10 +385,10 @@ static void count_command(const execution *job, size_t bytes) {
 
 /* --- Commands --------------------------------------------------------------------------- */
 
-static bool is_allowed(const vc_mc_stream *stream, const vc_mc_command *command) {
+static bool is_allowed(const vc_mc_rights *rights, const vc_mc_command *command) {
     if (command->action == VC_MC_READ)
-        return stream->may_read && (stream->may_write || !command->has_exptime);
-    return stream->may_write || command->action == VC_MC_NOTHING;
+        return rights->may_read && (rights->may_write || !command->has_exptime);
+    return rights->may_write || command->action == VC_MC_NOTHING;
 }
 
 /* Remember that more keys of a get follow, or that none do. */
@@ -435,7 +435,7 @@ static vc_mc_step run(execution *job) {
 
 static vc_mc_step execute(vc_mc *mc, vc_mc_stream *stream, const vc_mc_command *command,
                           vc_mc_out *out) {
-    if (!is_allowed(stream, command)) return VC_MC_PASS;
+    if (!is_allowed(&stream->rights, command)) return VC_MC_PASS;
     if (out->room - out->used < VC_MC_REPLY_BYTES) return VC_MC_FLUSH;
     execution job = {.mc = mc, .stream = stream, .command = command, .out = out};
     job.started_ns =
@@ -473,7 +473,7 @@ vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size
     if (!stream->is_known) stream->is_binary = (uint8_t)data[0] == 0x80;
     stream->is_known = true;
     vc_mc_step step = VC_MC_PASS;
-    if (!stream->wants_credentials)
+    if (!stream->rights.wants_credentials)
         step = (stream->is_binary ? vc_mc_parse_binary : vc_mc_parse_text)(
             &mc->config, stream, data, length, command);
     if (step == VC_MC_NEXT) step = execute(mc, stream, command, out);

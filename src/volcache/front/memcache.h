@@ -93,11 +93,14 @@ typedef struct {
     void *due_context;
 } vc_mc_config;
 
+/* What a client may do. With `wants_credentials`, all commands are passed. */
+typedef struct {
+    bool may_read, may_write, wants_credentials;
+} vc_mc_rights;
+
 /* One connection. All is 0 at first, except what the caller sets. */
 typedef struct {
-    /* Set by the caller, and again whenever the tokens change. */
-    bool may_read, may_write;
-    bool wants_credentials;     /* all commands are passed */
+    vc_mc_rights rights;        /* set by the caller, and again whenever the tokens change */
     const char *remote;         /* the address of the client, for events; the caller's */
     /* Results. */
     bool is_known, is_binary;   /* by the first byte of the connection, once it was here */

@@ -200,8 +200,7 @@ cdef class Commands:
         self.allow(may_read=may_read, may_write=may_write, wants_credentials=wants_credentials)
 
     def allow(self, *, bint may_read, bint may_write, bint wants_credentials):
-        self.stream.may_read, self.stream.may_write = may_read, may_write
-        self.stream.wants_credentials = wants_credentials
+        self.stream.rights = vc_mc_rights(may_read, may_write, wants_credentials)
 
     def execute(self, bytes data not None):
         cdef size_t used
