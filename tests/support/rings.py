@@ -14,7 +14,6 @@ What must hold, with the values that were acknowledged as the only model:
 - Nothing that was purged is returned, whatever is reclaimed later.
 - After a power loss, what was synced and not written since is there, if it was before.
   What was written since may have any value since, or be a miss.
-- After damage and lost files, a key has its last value, or is a miss.
 - What the disk has refused may be found by a start only until something else is
   acknowledged; after a power loss, until something else is synced.
 """
@@ -38,7 +37,6 @@ from support.unsynced import File, is_one_bit_missing
 from volcache.errors import (
     DamagedRecordError,
     DiskFullError,
-    MismatchedFilesError,
     MountPointError,
     StoreIOError,
     UnreadableRecordError,
@@ -46,12 +44,11 @@ from volcache.errors import (
 )
 from volcache.store import Record, Store, SyncMode
 from volcache.store.eviction import Eviction
-from volcache.store.format import RECORD_OVERHEAD_BYTES
 
-Kind = Literal["kills", "damage", "power", "faults"]
+Kind = Literal["kills", "power", "faults"]
 # A start after a kill may begin this much later than the time at the kill.
 _AHEAD_MS: Final = 1000
-KINDS: Final[tuple[Kind, ...]] = ("kills", "damage", "power", "faults")
+KINDS: Final[tuple[Kind, ...]] = ("kills", "power", "faults")
 
 
 def peek(store: Store, key: bytes) -> bytes | None:
@@ -131,10 +128,9 @@ class RingRun:
         # For a power loss.
         self.synced: dict[bytes, bytes | None] = dict.fromkeys(self.keys)
         self.since: dict[bytes, list[bytes | None]] = {}
-        self.flipped: set[tuple[int, int, int]] = set()
         self.step_name = ""
         self.under_way: set[bytes] = set()
-        self.images = self.rotations = self.copied = self.refused = 0
+        self.images = self.rotations = self.copied = 0
         self.middle: list[tuple[str, dict[bytes, bytes | None]]] = []
         self.fs = SimulatedFileSystem()
         self.store = self.open(self.fs, self.eviction)
@@ -224,11 +220,10 @@ class RingRun:
                 allowed = self.allowed_after_power_loss(key)
             assert value in allowed, (*self.where(), key, value, allowed)
 
-    def check(self) -> None:  # noqa: C901 - One case for each kind of run.
+    def check(self) -> None:
         """After a step: compare what there is, and what a crash would leave."""
         live = self.live()
-        if self.kind != "damage":  # A damaged record is noticed when it is read.
-            self.compare(live, power_lost=False)
+        self.compare(live, power_lost=False)
         for what, found in self.middle:
             lost = {
                 key
@@ -248,13 +243,12 @@ class RingRun:
             return
         found = self.values_of(self.fs.after_kill())
         self.compare(found, power_lost=False)
-        if self.kind != "damage":
-            for key, value in live.items():
-                if self.may_expire(key) or found[key] in self.maybe[key]:
-                    continue
-                if self.kind == "faults" and found[key] is None:
-                    continue  # META.txt may name another volume, although that failed.
-                assert found[key] == value, (*self.where(), "lost", key, found[key])
+        for key, value in live.items():
+            if self.may_expire(key) or found[key] in self.maybe[key]:
+                continue
+            if self.kind == "faults" and found[key] is None:
+                continue  # META.txt may name another volume, although that failed.
+            assert found[key] == value, (*self.where(), "lost", key, found[key])
 
     def check_synced(
         self, live: dict[bytes, bytes | None], found: dict[bytes, bytes | None]
@@ -318,8 +312,7 @@ class RingRun:
                 self.break_disk()
             if self.kind == "faults" and self.dice.random() < 0.1:
                 self.limit()
-            if self.kind != "damage":
-                self.fs.watch = self.watch
+            self.fs.watch = self.watch
             with self.repeatable():
                 self.do(chosen, number)
             self.fs.watch = None
@@ -589,7 +582,6 @@ class RingRun:
         ways = {"power": "power", "faults": "kill"}
         way = self.dice.choice(["stop", "kill", ways.get(self.kind, "die")])
         self.step_name = way
-        self.is_stopped = way == "stop"
         self.fs.watch = None
         self.repair_disk()
         before = self.fs
@@ -611,8 +603,6 @@ class RingRun:
             self.volume_size = max(1024, self.dice.choice([1024, 1500, 2048]))
             self.step_name += f", sizes {sizes}"
         self.step_name += f", {self.eviction}"
-        if self.kind == "damage":
-            self.damage()
         self.start()
         if way == "power":
             self.adopt()
@@ -649,71 +639,15 @@ class RingRun:
         self.synced = dict(self.last)
 
     def start(self) -> None:
-        """Start; where the start is refused, put back the files that were there."""
+        """Start; a second time if the disk has refused something."""
         whole = self.fs.after_kill()
         try:
-            self.store = self.open(self.fs, self.eviction)
-        except MismatchedFilesError:
-            if self.kind != "damage":
-                raise
-            self.refused += 1
-            self.fs = self.undamaged
             self.store = self.open(self.fs, self.eviction)
         except MountPointError:
             if self.kind != "faults":
                 raise
             self.fs = whole
             self.store = self.open(self.fs, self.eviction)
-
-    def damage(self) -> None:  # noqa: C901 - One case for each kind of damage.
-        """Lose or damage files, and flip bits of records."""
-        self.undamaged = self.fs.after_kill()
-        fs, dice, damaged = self.fs, self.dice, set[str]()
-        for _ in range(dice.randint(1, 3)):
-            what = dice.choice(
-                ["META.txt", "LOCK", "unlink", "cut", "flip", "bit", "bit"]
-            )
-            if what == "META.txt" and not self.is_stopped:
-                continue  # It has the salt of what the last process has appended.
-            damaged.add("index" if what in {"unlink", "cut", "flip"} else what)
-            if damaged >= {"META.txt", "LOCK", "index"}:
-                return  # Nothing says where the newest volume ends.
-            self.step_name += f", {what}"
-            names = sorted(fs.names(f"{MOUNT_POINT}/index"))
-            path = f"{MOUNT_POINT}/index/{dice.choice(names)}"
-            if what in {"META.txt", "LOCK"}:
-                fs.unlink(f"{MOUNT_POINT}/{what}")
-            elif what == "unlink":
-                fs.unlink(path)
-            elif what in {"cut", "flip"} and path.rsplit("/", 1)[1] in fs.names(
-                f"{MOUNT_POINT}/index"
-            ):
-                data = fs.file(path).data
-                if what == "cut":
-                    del data[dice.randint(0, len(data)) :]
-                elif data:
-                    data[dice.randrange(len(data))] ^= dice.randint(1, 255)
-            else:
-                self.flip_bit()
-            if not fs.names(f"{MOUNT_POINT}/index"):
-                return
-
-    def flip_bit(self) -> None:
-        """Flip one bit of a live record."""
-        key = self.dice.choice(self.keys)
-        found = self.store._locate(key)
-        if found is None:
-            return
-        volume, offset, size = found
-        place = (volume.id, volume.seq, offset)
-        data = self.fs.file(f"{MOUNT_POINT}/data/{volume.id}").data
-        if place in self.flipped:
-            return
-        self.flipped.add(place)
-        length = RECORD_OVERHEAD_BYTES + len(key) + len(self.last[key] or b"")
-        at = offset + self.dice.randrange(min(length, size))
-        if at < len(data):
-            data[at] ^= 1 << self.dice.randrange(8)
 
     def count(self) -> None:
         """Add up what this process has reclaimed."""
