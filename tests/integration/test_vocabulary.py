@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -127,9 +128,14 @@ def test_values_are_read_as_they_were_stored(cache: Any) -> None:
     assert isinstance(item, Item)
     assert (item.value, item.stat.etag) == (b"one", etag)
     assert cache.stat("none") is cache.get_item("none") is None
-    again = cache.set("k", bytearray(b"two"))
-    assert again != etag
-    assert cache.get("k") == b"two"
+    for value in (
+        b"",
+        bytearray(b"two"),
+        memoryview(b"twotwo")[::2],
+        bytes(range(256)),
+    ):
+        assert cache.set("k", value) != etag
+        assert cache.get("k") == bytes(value)
 
 
 def test_many_keys_are_one_call(cache: Any) -> None:
@@ -174,9 +180,11 @@ def test_numbers_are_counted_as_by_memcached(cache: Any) -> None:
     assert cache.incr("n", 2**64 - 1) == 2**64 - 1
     assert cache.incr("n", 2) == 1
     assert cache.decr("m", initial=7) == 7
-    cache.set("text", b"text")
-    with pytest.raises(InvalidArgumentError):
-        cache.incr("text")
+    for value in (b"", b"-1", b"1.0", b" 1", b"text", b"1" * 21, b"%d" % 2**64):
+        cache.set("n", value)
+        with pytest.raises(InvalidArgumentError, match="not a number"):
+            cache.incr("n")
+        assert cache.get("n") == value
 
 
 def test_times_to_live_are_seconds_or_never(cache: Any) -> None:
@@ -314,9 +322,18 @@ REFUSED: Final[list[tuple[Callable[[Any], Any], type[Exception]]]] = [
     (lambda cache: cache.set("k", b"", content_type="a\nb"), InvalidArgumentError),
     (lambda cache: cache.set("k", bytes(2 * MIB)), ValueTooLargeError),
     (lambda cache: cache.cas("k", b"", "none"), InvalidArgumentError),
+    (lambda cache: cache.cas("k", b"", 'W/"1"'), InvalidArgumentError),
     (lambda cache: cache.delete("k", "none"), InvalidArgumentError),
-    (lambda cache: cache.incr("k", -1), InvalidArgumentError),
-    (lambda cache: cache.decr("k", 2**64), InvalidArgumentError),
+    (lambda cache: cache.get_many("abc"), InvalidArgumentError),
+    (lambda cache: cache.set_file("k", 5), InvalidArgumentError),
+    (lambda cache: cache.set_file("k", StringIO("text")), InvalidArgumentError),
+    *(
+        (
+            partial(lambda cache, delta: cache.incr("k", delta), delta=delta),
+            InvalidArgumentError,
+        )
+        for delta in (-1, 2**64, 1.0, "1", True)
+    ),
     (lambda cache: cache.incr("k", initial=-1), InvalidArgumentError),
     (lambda cache: cache.purge(""), InvalidArgumentError),
     (lambda cache: cache.purge("/a"), InvalidArgumentError),
