@@ -11,7 +11,7 @@ import requests
 
 from support.nginx import Nginx
 from support.process import Pool, ServerProcess, Servers
-from support.wire import Wire
+from support.wire import Talk, request_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,20 +97,11 @@ def instances_of(port: int, paths: Sequence[str]) -> list[str]:
     Sends HEAD requests, 200 at a time on one connection; no key need be stored.
     """
     found: list[str] = []
-    with Wire(port) as wire:
-        stream = wire.socket.makefile("rb")
+    with Talk(port) as talk:
         for start in range(0, len(paths), 200):
             some = paths[start : start + 200]
-            wire.socket.sendall(
-                b"".join(
-                    b"HEAD %b HTTP/1.1\r\nHost: t\r\n\r\n" % p.encode() for p in some
-                )
-            )
+            talk.send(b"".join(request_bytes("HEAD", path) for path in some))
             for _ in some:
-                instance = ""
-                while (line := stream.readline()) not in {b"\r\n", b""}:
-                    name, _, value = line.decode().partition(": ")
-                    if name == "X-Instance":
-                        instance = value.split()[-1]
-                found.append(instance)
+                named = talk.read("HEAD").headers.get("X-Instance", "")
+                found.append(named.split()[-1] if named else "")
     return found
