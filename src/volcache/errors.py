@@ -69,14 +69,6 @@ class StoreLockedError(StoreError):
     """Another process has the mount point open. Nothing was changed."""
 
 
-class StoreClosedError(StoreError):
-    """The store was closed. Nothing was changed."""
-
-
-class ForkedProcessError(StoreClosedError):
-    """The store was opened before this process was forked. Nothing was changed."""
-
-
 class MismatchedFilesError(StoreError):
     """Files of the mount point do not belong together. Nothing was changed."""
 
