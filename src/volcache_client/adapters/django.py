@@ -26,7 +26,7 @@ from volcache_client.adapters._keys import safe_key
 from volcache_client.aio import AsyncClient
 from volcache_client.client import Client
 from volcache_client.keys import TTL_MAX
-from volcache_client.serializers import Bytes, make_codec
+from volcache_client.serializers import Bytes, Json, make_codec
 
 try:
     from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 
-    from volcache_client.serializers import Codec
 
 T = TypeVar("T")
 NEVER: Final = (
@@ -120,8 +119,9 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
         """
         super().__init__(params)
         options = {"prefix": DEFAULT_PREFIX, **(params.get("OPTIONS") or {})}
-        self._codec = _serializer(options.pop("serializer", "json"))
-        self._shared = _shared_client(location, self._codec.content_type, options)
+        self._serializer = _serializer(options.pop("serializer", "json"))
+        content_type = make_codec(self._serializer).content_type
+        self._shared = _shared_client(location, content_type, options)
 
     @property
     def client(self) -> Client[bytes]:
@@ -136,7 +136,7 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
     ) -> Any:
         """Return a value, or the default."""
         stored = await client.get(self._key(key, version))
-        return default if stored is None else self._codec.loads(stored)
+        return default if stored is None else self._serializer.loads(stored)
 
     @_both
     async def get_many(
@@ -145,7 +145,7 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
         """Return the values that are there, by key; they are asked for at once."""
         wanted = {self._key(key, version): key for key in keys}
         found = await client.get_many(wanted)
-        return {wanted[key]: self._codec.loads(found[key]) for key in found}
+        return {wanted[key]: self._serializer.loads(found[key]) for key in found}
 
     @_both
     async def has_key(self, client: Any, key: str, version: int | None = None) -> bool:
@@ -165,7 +165,7 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
     ) -> None:
         """Store a value; what cannot be stored at least replaces the one before."""
         where, seconds = self._key(key, version), self._seconds(timeout)
-        data = self._codec.dumps(value)
+        data = self._serializer.dumps(value)
         if seconds <= 0 or await client.set(where, data, seconds) is None:
             await client.delete(where)
 
@@ -182,7 +182,9 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
         where, seconds = self._key(key, version), self._seconds(timeout)
         if seconds <= 0:
             return await client.stat(where) is None
-        return await client.add(where, self._codec.dumps(value), seconds) is not None
+        return (
+            await client.add(where, self._serializer.dumps(value), seconds) is not None
+        )
 
     @_both
     async def set_many(
@@ -198,7 +200,9 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
         if seconds <= 0:
             await client.delete_many(wanted)
             return []
-        values = {where: self._codec.dumps(data[key]) for where, key in wanted.items()}
+        values = {
+            where: self._serializer.dumps(data[key]) for where, key in wanted.items()
+        }
         done = await client.set_many(values, seconds)
         failed = [where for where in wanted if where not in done]
         await client.delete_many(failed)
@@ -259,9 +263,9 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
             if item is None or item.stat.etag == tried:
                 raise ValueError(f"Key '{key}' not found")
             tried = item.stat.etag
-            number = self._codec.loads(item.value) + delta
+            number = self._serializer.loads(item.value) + delta
             left = NEVER if item.stat.ttl is None else max(item.stat.ttl, 1)
-            data = self._codec.dumps(number)
+            data = self._serializer.dumps(number)
             if await client.cas(where, data, tried, left) is not None:
                 return number
 
@@ -276,15 +280,15 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
     ) -> Any:
         """Return a value; if there is none, one of all processes calls the function."""
 
-        def make() -> bytes:
-            return self._codec.dumps(default() if callable(default) else default)
+        def make() -> Any:
+            return self._serializer.dumps(default() if callable(default) else default)
 
         where, seconds = self._key(key, version), self._seconds(timeout)
         if seconds > 0:
             stored = await client.get_or_set(where, make, seconds)
         else:
             stored = await client.get(where)
-        return self._codec.loads(make() if stored is None else stored)
+        return self._serializer.loads(make() if stored is None else stored)
 
     # --- Parts --------------------------------------------------------------------------
 
@@ -364,14 +368,16 @@ def _shared_client(
         return shared
 
 
-def _serializer(chosen: Any) -> Codec[Any]:
+def _serializer(chosen: Any) -> Any:
     """
     Return the serializer of OPTIONS: "json", an object, a class, or the path of one.
 
+    What it raises is raised as it is, as by Django's own backends.
+
     Raises:
-        InvalidArgumentError: It is none.
+        ImportError: There is no such path.
     """
-    if chosen == "json" or not isinstance(chosen, str | type):
-        return make_codec(chosen)
+    if chosen == "json":
+        return Json()
     found = import_string(chosen) if isinstance(chosen, str) else chosen
-    return make_codec(found() if isinstance(found, type) else found)
+    return found() if isinstance(found, type) else found or Bytes()
