@@ -11,16 +11,17 @@ import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from volcache.fleet.collector import capacity_bytes
 from volcache.fleet.health import at, number
 from volcache.text import one_line, size, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from volcache.fleet.collector import Watched
     from volcache.fleet.remote import Stats
-    from volcache.fleet.targets import Target
+
+    # The instances with their numbers, None of one that does not answer.
+    _Seen = Sequence[tuple[Watched, Stats | None]]
 
 CLOCK_SECONDS: Final = 3.0  # A clock may differ by this much.
 WEIGHT_SHARE: Final = 0.1  # A capacity per unit of weight may differ by this much.
@@ -35,14 +36,6 @@ _OWN: Final = frozenset(
 _BY_DISK: Final = frozenset({"volume_size", "volume_num"})
 
 
-class _Seen(NamedTuple):
-    """An instance, with its numbers if it has answered."""
-
-    target: Target
-    stats: Stats | None
-    watched: Watched
-
-
 class Finding(NamedTuple):
     """Something that is not as it should be."""
 
@@ -53,70 +46,63 @@ class Finding(NamedTuple):
 
 def check(instances: Sequence[Watched]) -> list[Finding]:
     """Return everything that is not as it should be, the most important first."""
-    seen = [_Seen(one.target, one.stats, one) for one in instances]
+    seen = [(one, one.stats) for one in instances]
     return [
-        *_answers(seen),
+        *_answers(instances),
         *_twice(seen),
-        *_versions(seen),
+        *_versions(instances),
         *_settings(seen),
-        *_weights(seen),
+        *_weights(instances),
         *_gates(seen),
-        *_clocks(seen),
+        *_clocks(instances),
     ]
 
 
-def _answers(seen: Sequence[_Seen]) -> Iterator[Finding]:
-    for one in seen:
+def _answers(instances: Sequence[Watched]) -> Iterator[Finding]:
+    for one in instances:
         name = one.target.name
-        if one.stats is None and not one.target.is_down:
-            reason = one_line(one.watched.failure, 2 * _SHOWN_MAX)
+        if one.failure and not one.target.is_down:
+            reason = one_line(one.failure, 2 * _SHOWN_MAX)
             yield Finding("answer", f"{name} does not answer: {reason}", [name])
-        elif one.stats is not None and one.target.is_down:
+        elif one.figures and one.target.is_down:
             text = f"{name} answers, but the list excludes it (down)"
             yield Finding("answer", text, [name])
 
 
-def _twice(seen: Sequence[_Seen]) -> Iterator[Finding]:
+def _twice(seen: _Seen) -> Iterator[Finding]:
     """Find names that lead to the same process."""
     processes: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
-    for one in seen:
-        started = number(one.stats, "started")
-        pid = number(one.stats, "process", "pid")
-        where = at(one.stats, "store", "mount_point")
-        if started and pid and isinstance(where, str):
-            processes[pid, started, where].append(one.target.name)
+    for one, stats in seen:
+        started, pid = number(stats, "started"), number(stats, "process", "pid")
+        if started and pid:
+            processes[pid, started, one.about.mount_point].append(one.target.name)
     for names in processes.values():
         if names[1:]:
             text = f"{_listed(names)} are the same instance, which is in the list twice"
             yield Finding("twice", text, names)
 
 
-def _versions(seen: Sequence[_Seen]) -> Iterator[Finding]:
-    values = {s.target.name: at(s.stats, "version") for s in seen if s.stats}
+def _versions(instances: Sequence[Watched]) -> Iterator[Finding]:
+    values = {one.target.name: one.about.version or None for one in instances}
     yield from _differing("version", "version", values)
 
 
-def _settings(seen: Sequence[_Seen]) -> Iterator[Finding]:
+def _settings(seen: _Seen) -> Iterator[Finding]:
     """Compare each setting that at least one instance tells."""
-    known: dict[str, dict[str, object]] = {}
-    weights = {one.target.name: one.target.weight for one in seen}
-    for one in seen:
-        settings = at(one.stats, "settings")
-        if isinstance(settings, dict):
-            known[one.target.name] = {str(k): v for k, v in settings.items()}
-    names = dict.fromkeys(name for found in known.values() for name in found)
-    for name in names:
-        if name in _OWN:
-            continue
-        values = {who: has[name] for who, has in known.items() if name in has}
-        groups: defaultdict[int, dict[str, object]] = defaultdict(dict)
-        for who, value in values.items():
-            groups[weights[who] if name in _BY_DISK else 0][who] = value
-        for group in groups.values():
-            yield from _differing("settings", one_line(name, _SHOWN_MAX), group)
+    groups: defaultdict[tuple[str, int], dict[str, object]] = defaultdict(dict)
+    for one, stats in seen:
+        settings = at(stats, "settings")
+        for name, value in settings.items() if isinstance(settings, dict) else ():
+            if name not in _OWN:
+                weight = one.target.weight if name in _BY_DISK else 0
+                groups[name, weight][one.target.name] = value
+    for (name, _), values in groups.items():
+        yield from _differing("settings", one_line(name, _SHOWN_MAX), values)
 
 
-def _differing(check: str, what: str, values: dict[str, object]) -> Iterator[Finding]:
+def _differing(
+    check: str, what: str, values: Mapping[str, object]
+) -> Iterator[Finding]:
     """Yield a finding if instances have different values of something."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for name, value in values.items():
@@ -126,7 +112,8 @@ def _differing(check: str, what: str, values: dict[str, object]) -> Iterator[Fin
         return
     (usual, most), *others = sorted(groups.items(), key=lambda group: -len(group[1]))
     parts = [f"{_value(value)} on {_listed(names)}" for value, names in others]
-    counts = f"{_value(usual)} on {len(most)} of {len(values)}"
+    told = sum(value is not None for value in values.values())
+    counts = f"{_value(usual)} on {len(most)} of {told}"
     text = f"{what} differs: {counts}, but {', '.join(parts)}"
     yield Finding(check, text, [name for _, names in others for name in names])
 
@@ -135,46 +122,44 @@ def _value(encoded: str) -> str:
     return one_line(encoded, _SHOWN_MAX)
 
 
-def _weights(seen: Sequence[_Seen]) -> Iterator[Finding]:
+def _weights(instances: Sequence[Watched]) -> Iterator[Finding]:
     """Find weights that are not proportional to what the instances can hold."""
-    rates = {
-        one.target.name: (one.target, capacity_bytes(one.stats))
-        for one in seen
-        if one.stats and not one.target.is_down and capacity_bytes(one.stats)
-    }
-    if not rates:
-        return
-    usual = statistics.median(held / target.weight for target, held in rates.values())
-    for name, (target, held) in rates.items():
+    rates = [
+        (one.target, one.figures.capacity_bytes)
+        for one in instances
+        if one.figures and one.figures.capacity_bytes and not one.target.is_down
+    ]
+    usual = statistics.median([held / target.weight for target, held in rates] or [1])
+    for target, held in rates:
         if abs(held / target.weight / usual - 1) > WEIGHT_SHARE:
             wanted = max(1, round(held / usual))
             text = (
-                f"{name} has weight {target.weight} and holds {size(held)}; in proportion"
-                f" to the others its weight would be {wanted}"
+                f"{target.name} has weight {target.weight} and holds {size(held)}; in"
+                f" proportion to the others its weight would be {wanted}"
             )
-            yield Finding("weight", text, [name])
+            yield Finding("weight", text, [target.name])
 
 
-def _gates(seen: Sequence[_Seen]) -> Iterator[Finding]:
+def _gates(seen: _Seen) -> Iterator[Finding]:
     names = [
-        one.target.name for one in seen if at(one.stats, "server", "gate") is False
+        one.target.name for one, stats in seen if at(stats, "server", "gate") is False
     ]
     if names:
         yield Finding("gate", f"bjoern has no gate on {_listed(names)}", names)
 
 
-def _clocks(seen: Sequence[_Seen]) -> Iterator[Finding]:
+def _clocks(instances: Sequence[Watched]) -> Iterator[Finding]:
     """Find clocks that differ from those of most instances."""
-    told = [one for one in seen if number(one.stats, "now")]
-    usual = 0.0
+    clocks = [(one, one.about.clock_ahead) for one in instances]
+    told = [(one, ahead) for one, ahead in clocks if ahead is not None]
+    usual, whose = 0.0, "this machine"
     if len(told) >= _VOTERS_MIN:
-        usual = statistics.median(one.watched.about.clock_ahead for one in told)
-    for one in told:
-        ahead = one.watched.about.clock_ahead - usual
-        if abs(ahead) > CLOCK_SECONDS + one.watched.about.clock_error:
-            whose = "most others" if len(told) >= _VOTERS_MIN else "this machine"
-            way = "ahead of" if ahead > 0 else "behind"
-            text = f"the clock of {one.target.name} is {span(abs(ahead))} {way} {whose}"
+        usual, whose = statistics.median(ahead for _, ahead in told), "most others"
+    for one, ahead in told:
+        seconds = abs(ahead - usual)
+        if seconds > CLOCK_SECONDS + one.about.clock_error:
+            way = "ahead of" if ahead > usual else "behind"
+            text = f"the clock of {one.target.name} is {span(seconds)} {way} {whose}"
             yield Finding("clock", text, [one.target.name])
 
 

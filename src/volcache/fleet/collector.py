@@ -112,7 +112,7 @@ class About(NamedTuple):
     version: str = ""
     mount_point: str = ""
     uptime_seconds: float | None = None
-    clock_ahead: float = 0.0  # seconds; of our clock
+    clock_ahead: float | None = None  # seconds; of our clock
     clock_error: float = 0.0  # how wrong that may be, because the answer took time
 
 
@@ -169,7 +169,7 @@ class Watched:
             _text(stats, "version"),
             _text(stats, "store", "mount_point"),
             _count(stats, "uptime_seconds"),
-            clock - (began + now) / 2 if clock else 0.0,
+            clock - (began + now) / 2 if clock else None,
             (now - began) / 2,
         )
         self._add_sample(stats, now)
