@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.health import HEALTHY, Health, at, health_of, number
-from volcache.fleet.remote import TIMEOUT_SECONDS, Stats, decode_stats, fetch_body
+from volcache.fleet.remote import (
+    AT_ONCE_MAX,
+    TIMEOUT_SECONDS,
+    Stats,
+    decode_stats,
+    fetch_body,
+)
 from volcache.fleet.targets import read_targets, sources_of
 from volcache.histogram import BUCKETS, Histogram
 from volcache.text import one_line
@@ -30,7 +36,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("volcache.fleet")
 
-ASKED_MAX: Final = 512  # At the same time: a poll takes one time-out however many hang.
 UNKNOWN: Final = "unknown"  # The state of an instance that was not asked yet.
 OUT: Final = "out"  # That of one that the list excludes.
 _TICK_SECONDS: Final = 0.25
@@ -354,7 +359,7 @@ class FleetCollector:
             now = self.now()
             all_ = self._watched.values()
             due = [one for one in all_ if one.asked is None and one.due <= now]
-            due = due[: ASKED_MAX - self._asking]
+            due = due[: AT_ONCE_MAX - self._asking]
             for one in due:
                 one.asked = now
             self._asking += len(due)

@@ -30,7 +30,8 @@ ACTION_TIMEOUT_SECONDS: Final = 60.0
 # A list of 65,535 volumes has 11 MB; without it, there are 6 KB.
 ANSWER_BYTES_MAX: Final = 16 << 20
 STATS_BYTES_MAX: Final = 128 << 10
-AT_ONCE_MAX: Final = 512  # Instances that are asked at the same time.
+# Instances that are asked at the same time: a poll takes one time-out however many hang.
+AT_ONCE_MAX: Final = 512
 _LARGE_MAX: Final = 4
 _LINE_CHARACTERS_MAX: Final = 400
 _SCHEMES: Final = ("http", "https")
