@@ -809,14 +809,17 @@ static void release(vc_gate *gate, connection *c) {
     c->reserved = 0;
 }
 
-/* Store a value and invalidate the copies of its key: together, as `Cache` does. */
-static vc_status store(const vc_gate_config *config, vc_put *stored) {
+/* Store a value, or delete a key if the caller wants to know whether it `existed`, and invalidate
+ * the copies: together, as `Cache` does. */
+static vc_status change(const vc_gate_config *config, vc_put *record, bool *existed) {
     const vc_core_functions *functions = config->functions;
-    if (!config->copies) return functions->put(config->core, stored);
-    if (!functions->try_acquire(config->core, LOCK_NS)) return VC_DEFERRED;
-    vc_status status = functions->put(config->core, stored);
+    uint64_t now_ms = (uint64_t)vc_clock_now(config->clock) / 1000;
+    if (config->copies && !functions->try_acquire(config->core, LOCK_NS)) return VC_DEFERRED;
+    vc_status status = existed ? functions->delete(config->core, record, now_ms, existed)
+                               : functions->put(config->core, record);
+    if (!config->copies) return status;
     if (status == VC_OK)
-        vc_copies_invalidate(config->copies, stored->key, stored->record.key_length);
+        vc_copies_invalidate(config->copies, record->key, record->record.key_length);
     functions->release(config->core);
     return status;
 }
@@ -854,21 +857,9 @@ static fate start_put(vc_gate *gate, connection *c, const vc_put *stored, vc_tex
 /* Answer a plain PUT. What is not stored is passed to bjoern, with all its bytes. */
 static fate answer_put(vc_gate *gate, connection *c, vc_put *stored, vc_text path,
                        vc_text head) {
-    vc_status status = store(&gate->config, stored);
+    vc_status status = change(&gate->config, stored, NULL);
     if (status == VC_TOGETHER) return start_put(gate, c, stored, path, head);
     return status == VC_OK ? send_stored(gate, c, stored, path, head) : PASS;
-}
-
-/* Delete a key and invalidate its copies: together, as `Cache` does. */
-static vc_status delete_key(const vc_gate_config *config, vc_put *deleted, bool *existed) {
-    const vc_core_functions *functions = config->functions;
-    uint64_t now_ms = (uint64_t)vc_clock_now(config->clock) / 1000;
-    if (!functions->try_acquire(config->core, LOCK_NS)) return VC_DEFERRED;
-    vc_status status = functions->delete(config->core, deleted, now_ms, existed);
-    if (status == VC_OK && config->copies)
-        vc_copies_invalidate(config->copies, deleted->key, deleted->record.key_length);
-    functions->release(config->core);
-    return status;
 }
 
 /* What memcached may have is deleted in Python, which has to know whether it had it. */
@@ -881,7 +872,7 @@ static fate answer_delete(vc_gate *gate, connection *c, vc_text path, vc_text he
         .ring = VC_RING_UNKNOWN,
     };
     if (find_copy(gate, path, NULL) != VC_NO_COPY ||
-        delete_key(&gate->config, &deleted, &existed) != VC_OK)
+        change(&gate->config, &deleted, &existed) != VC_OK)
         return PASS;
     if (deleted.started_ns) vc_observe(&gate->counts.writes, deleted.took_ns);
     if (deleted.is_due) gate->config.on_due(gate->config.context);
