@@ -126,7 +126,7 @@ def run_without(*words: str) -> str:
 
 
 def test_only_the_server_needs_its_packages() -> None:
-    """Every other module can be imported without them: the store and all commands."""
+    """And the dashboard; all else is imported without: the store, and other commands."""
     program = f"""{WITHOUT}
 import pkgutil, volcache
 def imports(name):
@@ -140,6 +140,7 @@ for module in pkgutil.walk_packages(volcache.__path__, "volcache."):
         print(module.name)
 """
     assert python(program).splitlines() == [
+        "volcache.fleet.dashboard",
         "volcache.monitoring.prometheus",
         "volcache.server.bjoern",
         "volcache.wiring",
