@@ -59,6 +59,8 @@ def test_headers_are_found_in_any_case_and_joined() -> None:
     assert found.headers["A"] == "b, c"
     assert "Etag" in found.headers
     assert found.headers.get("X-Cache", "none") == "none"
+    assert [*found.headers] == ["etag", "a", "content-length"]
+    assert len(found.headers) == 3
 
 
 @given(
