@@ -331,3 +331,32 @@ async def test_tasks_have_the_connection_in_the_order_in_which_they_asked() -> N
         order = [int(heard.path[1:]) for heard in server.heard]
         assert order == [0, 1, 2, 5, 6, 7]
         assert server.connections == 1
+
+
+async def test_names_that_take_long_leave_the_threads_of_the_loop_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are resolved in others."""
+    may_end = threading.Event()
+    resolve = socket.getaddrinfo
+
+    def resolve_slowly(host: str, *arguments: Any, **named: Any) -> Any:
+        if host.endswith(".test"):
+            may_end.wait(LONG)
+            host = "127.0.0.1"
+        return resolve(host, *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_slowly)
+    async with RawServer(ok) as server:
+        names = [f"n{number}.test:{server.port}" for number in range(64)]
+        clients = [client_of(name) for name in names]
+        reads = [asyncio.create_task(client.get("a")) for client in clients]
+        await asyncio.sleep(0)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, int)
+            assert not any(task.done() for task in reads)
+        finally:
+            may_end.set()
+        assert set(await asyncio.gather(*reads)) == {b"value"}
+        for client in clients:
+            await client.close()
