@@ -1,4 +1,8 @@
-"""servers.py: servers that fail in various ways."""
+"""
+servers.py and memcached.py: servers that fail in various ways, and copies not used.
+
+That no other copy is stale is in tests/property/test_hot_model.py.
+"""
 
 from __future__ import annotations
 
@@ -166,3 +170,37 @@ def test_keys_stay_on_their_server() -> None:
         b"item of " + key for key, item in zip(keys, found, strict=True) if item
     ]
     assert sum(item is None for item in found) == shares[1]
+
+
+def test_copy_over_the_limit_is_not_sent() -> None:
+    """No server is called, and no promotion is recorded."""
+    script = Scripted()
+    with FakeMemcached(script) as server, open_tier(server.address) as tier:
+        assert not tier.promote(b"k", bytes(1001), 0)
+        assert not tier.keys.may_hold(b"k")
+    assert not script.items
+
+
+def test_item_of_another_key_is_rejected() -> None:
+    """Each item begins with its own id."""
+    script = Scripted()
+    with FakeMemcached(script) as server, open_tier(server.address) as tier:
+        tier.promote(b"a", b"item a", 0)
+        tier.promote(b"b", b"item b", 0)
+        name_a, name_b = script.items
+        script.items[name_b] = script.items[name_a]
+
+        assert tier.get(b"b") is None
+        assert (tier.stats.hits, tier.stats.stale) == (1, 1)
+
+
+def test_a_copy_of_a_record_that_was_replaced_meanwhile_is_not_stored() -> None:
+    """Nor is it found later."""
+    with (
+        FakeMemcached(Scripted()) as server,
+        open_tier(server.address, timeout=5) as tier,
+    ):
+        assert not tier.promote(b"k", b"item", 0, lambda: False)
+        assert not tier.keys.may_hold(b"k")
+        assert tier.get(b"k") is None
+    assert tier.stats.promotions == 0
