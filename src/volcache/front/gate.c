@@ -31,7 +31,7 @@ enum {
     SLOWEST_BYTES_PER_SECOND = 500,
     /* Of the connections whose last request was cold, so many are handled before the loop looks
      * at the others again. */
-    COLD_AT_ONCE = 8,
+    COLD_AT_ONCE = 4,
 };
 static const int64_t SECOND_NS = 1000000000;
 /* How long to wait for the write lock, which the loop would otherwise wait for. */
