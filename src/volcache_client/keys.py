@@ -70,8 +70,9 @@ def encode_prefix(
         InvalidArgumentError: No key begins with it; or it is empty, as all keys begin with
             that.
     """
-    found = before + as_bytes(prefix, "prefix")
-    if not found:
+    given = as_bytes(prefix, "prefix")
+    found = before + given
+    if not given:
         reason = "it is empty; to drop everything, call clear()"
     elif size_max is not None and len(found) > size_max:
         reason = f"it is {len(found)} bytes long, and keys have 1 to {size_max}"

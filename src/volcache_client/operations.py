@@ -318,8 +318,8 @@ class Operations(Core[V]):
 
     async def _purge(self, prefix: Key | None) -> None:
         stored = self.prefix
-        if prefix is not None or stored:
-            stored = encode_prefix(prefix or b"", stored)
+        if prefix is not None:
+            stored = encode_prefix(prefix, stored)
         if not self.options.admin_token:
             raise InvalidArgumentError(f"{_NEEDED}; this client has no admin_token")
         await self.refresh()

@@ -41,6 +41,8 @@ KINDS: Final = (Client, AsyncClient, volcache.EmbeddedCache)
 NEVER: Final[list[float]] = [2**31 - 60, math.inf]
 PATIENCE: Final[dict[str, Any]] = {"timeout": 30, "connect_timeout": 30}
 SECRET: Final = "of-the-operator"  # noqa: S105 - Of the tests.
+# Few volumes: an embedded cache has a descriptor for each.
+SMALL: Final = {"capacity": "64MiB", "volume_size": "1MiB"}
 Opened = Callable[..., Any]
 
 
@@ -58,7 +60,7 @@ def opened(
     """Return a function that opens an empty cache, with a serializer and more."""
     if request.param == "embedded":
         directory = tmp_path / "cache"
-        return lambda **more: volcache.open(directory, volume_size="1MiB", **more)
+        return lambda **more: volcache.open(directory, **SMALL, **more)
     kind = Client if request.param == "threads" else TaskClient
     options = {**PATIENCE, "admin_token": ADMIN_TOKEN}
     with kind([server.url], **options) as client:
@@ -439,6 +441,23 @@ def test_mappings(opened: Opened) -> None:
         del cache["k"]
         assert error_of(lambda cache: cache["k"], cache) is KeyError
         assert error_of(lambda cache: cache.__delitem__("k"), cache) is KeyError
+
+
+@pytest.mark.parametrize("kind", [Client, TaskClient])
+def test_a_client_with_a_prefix_clears_what_is_below_it(
+    server: ServerProcess, kind: type
+) -> None:
+    """By `clear`; an empty prefix is refused there, too."""
+    options = {**PATIENCE, "admin_token": ADMIN_TOKEN}
+    with kind([server.url], **options) as client:
+        client.set_many({"a/1": b"1", "b/1": b"2"})
+        with kind([server.url], prefix="a/", **options) as below:
+            assert (
+                error_of(lambda cache: cache.purge(""), below) is InvalidArgumentError
+            )
+            assert below.get("1") == b"1"
+            assert below.clear() is None
+        assert client.get_many(["a/1", "b/1"]) == {"b/1": b"2"}
 
 
 @each_row("kind", [Client, TaskClient])

@@ -140,7 +140,9 @@ def test_a_prefix_is_the_beginning_of_keys() -> None:
     """Its last segment may go on."""
     for prefix in (b"a", b"a/", b"a/.", b"..", b"-", b"a" * 9):
         assert encode_prefix(prefix, size_max=9) == prefix
-    assert encode_prefix("", b"a/") == b"a/"
+    assert encode_prefix("b", b"a/") == b"a/b"
+    with pytest.raises(InvalidArgumentError, match=r"call clear\(\)"):
+        encode_prefix("", b"a/")
     refused: list[tuple[Any, str]] = [
         *(("", r"call clear\(\)"), ("a\n", "control byte"), ("-/a", "reserved")),
         *(("/a", "begins with a slash"), ("../a", "segment"), ("a" * 10, "10 bytes")),
