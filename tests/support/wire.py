@@ -71,10 +71,7 @@ def connect(port: int, *, buffer: int = 0) -> socket.socket:
 
 def read_to_the_end(connection: socket.socket) -> bytes:
     """Read until the connection is closed in order; a reset is an error."""
-    received = b""
-    while piece := connection.recv(1 << 18):
-        received += piece
-    return received
+    return b"".join(iter(lambda: connection.recv(1 << 18), b""))
 
 
 def answer_to(port: int, data: bytes) -> bytes:
