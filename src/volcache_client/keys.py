@@ -1,5 +1,5 @@
 """
-The rules for keys, prefixes and times to live, of clients and of embedded caches.
+The rules for keys, prefixes, times to live and numbers, of clients and embedded caches.
 
 A key is what the service accepts as the path of a request, after its first slash, so that
 whatever is stored under it can be requested there. The service resolves dot segments; here
@@ -22,6 +22,7 @@ Ttl = float | None  # Seconds, or `math.inf`; None: the default of the cache.
 
 # Of an embedded cache. `max_key_size` of a service is a setting, 1024 bytes by default.
 KEY_BYTES_MAX: Final = 1024
+COUNTER_MAX: Final = 2**64 - 1
 TTL_MAX: Final = 2**31  # Seconds, 68 years: the longest time HTTP has a number for.
 
 # Neither reserved nor with a segment at the beginning that may be a dot segment.
@@ -33,6 +34,7 @@ _ALLOWED: Final = (
     "a key is str or bytes: at least one byte (str as UTF-8), without control bytes, not"
     ' beginning with "-/" or a slash, without the segments "." and ".."'
 )
+_COUNTER: Final = re.compile(rb"[0-9]{1,20}")
 _SHOWN_MAX: Final = 60
 # Sent as they are in a path; everything else is percent-encoded.
 _SAFE: Final = "/~!$&'()*,;=:@"
@@ -111,6 +113,35 @@ def checked_ttl(ttl: Any, name: str = "ttl") -> float:  # noqa: ANN401 - It is c
     raise InvalidArgumentError(
         f"{name}={ttl!r}; allowed are seconds above 0, at most {TTL_MAX}, math.inf for no"
         " expiry, and None for the default"
+    )
+
+
+def check_counts(**counts: Any) -> None:  # noqa: ANN401 - They are checked.
+    """
+    Check the arguments of `incr` and `decr`.
+
+    Raises:
+        InvalidArgumentError: One is not an integer of 64 bits without a sign.
+    """
+    for name, count in counts.items():
+        if type(count) is not int or not 0 <= count <= COUNTER_MAX:
+            raise InvalidArgumentError(
+                f"{name}={count!r}; allowed are integers from 0 to 2**64 - 1"
+            )
+
+
+def counted(stored: bytes, change: int) -> bytes:
+    """
+    Return a number to which another one is added, as `incr` and `decr` store it.
+
+    Raises:
+        InvalidArgumentError: What is stored is not a number.
+    """
+    number = int(stored) if _COUNTER.fullmatch(stored) else -1
+    if 0 <= number <= COUNTER_MAX:
+        return b"%d" % (max(number + change, 0) & COUNTER_MAX)
+    raise InvalidArgumentError(
+        "the value is not a number; allowed are ASCII digits, up to 2**64 - 1"
     )
 
 

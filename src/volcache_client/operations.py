@@ -30,7 +30,7 @@ from volcache_client.errors import (
     error_of,
 )
 from volcache_client.headers import checked_etag, size_of, stat_of
-from volcache_client.keys import encode_prefix
+from volcache_client.keys import check_counts, counted, encode_prefix
 from volcache_client.messages import Item, Request, Stat
 from volcache_client.serializers import OCTETS
 from volcache_client.uploads import SourceFailed, Upload
@@ -59,8 +59,6 @@ _FORBIDDEN: Final = 403
 _TRIES_MAX: Final = 16
 _PAUSE_FIRST: Final = 0.001
 _PAUSE_LONGEST: Final = 0.032
-COUNTER_MAX: Final = 2**64 - 1
-_COUNTER: Final = re.compile(rb"[0-9]{1,20}")
 # A directive of Cache-Control, milliseconds since the epoch. The service returns it.
 _UNTIL: Final = re.compile(r"\bcounter-until=([0-9]{1,15})")
 _NEEDED: Final = (
@@ -227,9 +225,7 @@ class Operations(Core[V]):
         self, key: Key, delta: int, initial: int | None, ttl: Ttl, *, sign: int = 1
     ) -> int | None:
         """Add to a number, or subtract with `sign` -1; return it, None if there is none."""
-        _check_count("delta", delta)
-        if initial is not None:
-            _check_count("initial", initial)
+        check_counts(delta=delta, initial=0 if initial is None else initial)
         first = self.put_headers(ttl, "text/plain", {})
         seconds = self.options.default_ttl if ttl is None else ttl
         if seconds is not None:
@@ -241,8 +237,7 @@ class Operations(Core[V]):
                 return None if initial is None else (b"%d" % initial, first)
             kind = answer.headers.get("Content-Type")
             headers = {**self.put_headers(None, kind, {}), **self._lifetime(until)}
-            number = _number_in(answer.body) + sign * delta
-            return b"%d" % (max(number, 0) & COUNTER_MAX), headers
+            return counted(answer.body, sign * delta), headers
 
         stored = await self._change(key, changed)
         return None if stored is None else int(stored)
@@ -343,19 +338,3 @@ class Operations(Core[V]):
             raise AccessDeniedError(node.name, answer.status, _NEEDED.encode())
         if answer.status != OK:
             raise error_of(node.name, answer.status, answer.body)
-
-
-def _check_count(name: str, number: Any) -> None:  # noqa: ANN401 - It is checked.
-    if type(number) is not int or not 0 <= number <= COUNTER_MAX:
-        raise InvalidArgumentError(
-            f"{name}={number!r}; allowed are integers from 0 to 2**64 - 1"
-        )
-
-
-def _number_in(body: bytes) -> int:
-    number = int(body) if _COUNTER.fullmatch(body) else -1
-    if 0 <= number <= COUNTER_MAX:
-        return number
-    raise InvalidArgumentError(
-        "the value is not a number; allowed are ASCII digits, up to 2**64 - 1"
-    )

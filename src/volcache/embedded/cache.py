@@ -10,7 +10,6 @@ keep out of each other's way.
 from __future__ import annotations
 
 import os
-import re
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
@@ -33,7 +32,13 @@ from volcache.embedded.stored import Text, encoded, expiry_of
 from volcache_client.base import distinct
 from volcache_client.errors import InvalidArgumentError, StorageError
 from volcache_client.headers import checked_etag
-from volcache_client.keys import KEY_BYTES_MAX, checked_ttl, encode_prefix
+from volcache_client.keys import (
+    KEY_BYTES_MAX,
+    check_counts,
+    checked_ttl,
+    counted,
+    encode_prefix,
+)
 from volcache_client.memo import CachedFunction, CallKeys, SyncCachedFunction
 from volcache_client.messages import Item
 
@@ -52,8 +57,6 @@ V = TypeVar("V")
 Number: TypeAlias = int | None
 
 _PART_BYTES: Final = 1 << 16
-_COUNTER: Final = re.compile(rb"[0-9]{1,20}")
-_COUNTER_MAX: Final = 2**64 - 1
 
 
 class StoredReader(BytesIO):
@@ -257,26 +260,21 @@ class EmbeddedCache(StoredMapping[V]):
         self, key: Key, delta: int, initial: Number, ttl: Ttl, sign: int
     ) -> Number:
         name, seconds = encoded(key), self._ttl(ttl)
-        for what, given in (("delta", delta), ("initial", initial or 0)):
-            if type(given) is not int or not 0 <= given <= _COUNTER_MAX:
-                raise InvalidArgumentError(
-                    f"{what}={given!r}; allowed are integers from 0 to 2**64 - 1"
-                )
+        check_counts(delta=delta, initial=0 if initial is None else initial)
 
         def count(store: Store) -> Number:
             record = store.get(name)
             if record is not None:
-                number = max(0, _number_in(record.value) + sign * delta) & _COUNTER_MAX
+                data = counted(record.value, sign * delta)
                 kind, flags = record.content_type, record.flags
                 expires_ms = record.expires_ms
             elif initial is not None:
-                number, kind, flags = initial, b"text/plain", 0
+                data, kind, flags = b"%d" % initial, b"text/plain", 0
                 expires_ms = expiry_of(store, seconds)
             else:
                 return None
-            data = b"%d" % number
             store.put(name, data, content_type=kind, expires_ms=expires_ms, flags=flags)
-            return number
+            return int(data)
 
         return self._session.change(count)
 
@@ -414,12 +412,3 @@ class EmbeddedCache(StoredMapping[V]):
             return CachedFunction(function, key_of, get_or_set, self.delete)
 
         return decorate
-
-
-def _number_in(value: bytes) -> int:
-    number = int(value) if _COUNTER.fullmatch(value) else -1
-    if 0 <= number <= _COUNTER_MAX:
-        return number
-    raise InvalidArgumentError(
-        "the value is not a number; allowed are ASCII digits, up to 2**64 - 1"
-    )
