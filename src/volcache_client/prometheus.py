@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _LIMITS: Final = (*map(str, BUCKETS), "+Inf")
 _NODE: Final = ("client", "node")
+# Those of nodes are in the order of `NodeNumbers`.
 _FAMILIES: Final = (
     (CounterMetricFamily, "operations", "Operations that ended.",
      ("client", "operation", "outcome")),
@@ -103,14 +104,14 @@ class Collector(_Collector):
         self._clients: dict[str, HasStats] = {}
         self.add(client, name=name)
 
-    def add(self, client: HasStats, *, name: str) -> None:
+    def add(self, client: HasStats, *, name: Any) -> None:  # noqa: ANN401 - It is checked.
         """
         Read another client, too.
 
         Raises:
             InvalidArgumentError: The name is not text, or empty, or that of another client.
         """
-        if not name or not _is_text(name):
+        if not isinstance(name, str) or not name:
             raise InvalidArgumentError(f"name={name!r}; allowed is text, not empty")
         with self._lock:
             if name in self._clients:
@@ -119,11 +120,6 @@ class Collector(_Collector):
                     " another one"
                 )
             self._clients[name] = client
-
-    def remove(self, name: str) -> None:
-        """Read a client no longer; harmless if there is none of that name."""
-        with self._lock:
-            self._clients.pop(name, None)
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without numbers, so that a registry knows their names."""
@@ -137,10 +133,6 @@ class Collector(_Collector):
         for name, client in clients:
             _add(families, name, client.stats())
         return families.values()
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _families() -> dict[str, Any]:
@@ -162,12 +154,7 @@ def _add(families: Mapping[str, Any], client: str, metrics: Metrics) -> None:
         families["errors"].add_metric((client, error), count)
     families["made"].add_metric((client,), metrics.made)
     families["waits"].add_metric((client,), metrics.waits)
-    for node, (is_up, requests, failures, in_flight, open_) in metrics.nodes.items():
-        for name, number in (
-            ("node_up", float(is_up)),
-            ("node_requests", requests),
-            ("node_failures", failures),
-            ("node_requests_in_flight", in_flight),
-            ("node_connections", open_),
-        ):
-            families[name].add_metric((client, node), number)
+    of_node = [family for name, family in families.items() if name.startswith("node_")]
+    for node, numbers in metrics.nodes.items():
+        for family, number in zip(of_node, numbers, strict=True):
+            family.add_metric((client, node), float(number))
