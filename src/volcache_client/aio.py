@@ -15,7 +15,6 @@ from typing import (
     overload,
 )
 
-from volcache_client.base import distinct, results_by_key
 from volcache_client.errors import NodeError
 from volcache_client.headers import checked_etag
 from volcache_client.making import Making
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from volcache_client.core import Core, Source
     from volcache_client.keys import Key, Ttl
-    from volcache_client.messages import Item, Operation, Stat
+    from volcache_client.messages import Item, Stat
     from volcache_client.operations import Streamed
     from volcache_client.options import OptionArguments
     from volcache_client.serializers import ValueSerializer
@@ -356,13 +355,6 @@ class AsyncClient(TaskClient[V]):
             return CachedFunction(function, key_of, get_or_set, self.delete)
 
         return decorate
-
-    async def _each(
-        self, keys: Iterable[K], operation_of: Callable[[K], Operation[T | None]]
-    ) -> dict[K, T]:
-        listed = distinct(keys)
-        results = await self._gather([partial(operation_of, key) for key in listed])
-        return results_by_key(listed, results)
 
 
 class AsyncReader:

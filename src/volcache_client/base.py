@@ -11,13 +11,12 @@ from volcache_client.serializers import make_codec
 from volcache_client.threads import Renewals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Unpack
 
     from volcache_client.core import Source
     from volcache_client.messages import Driver
     from volcache_client.metrics import Metrics
-    from volcache_client.nodes import Node
     from volcache_client.options import Options
 
 K = TypeVar("K", bound="str | bytes")
@@ -47,10 +46,6 @@ class BaseClient(Generic[V]):
         """Make what performs steps."""
         raise NotImplementedError
 
-    def _connections(self) -> Mapping[Node, int]:
-        """Return the open connections to each node."""
-        raise NotImplementedError
-
     @property
     def closed(self) -> bool:
         """Whether the client was closed."""
@@ -58,7 +53,7 @@ class BaseClient(Generic[V]):
 
     def stats(self) -> Metrics:
         """Return the numbers since the client was made; a forked child goes on counting."""
-        return self._core.metrics(self._connections())
+        return self._core.metrics()
 
     def __repr__(self) -> str:
         nodes = self._core.nodes.all()

@@ -294,8 +294,9 @@ class Core(Generic[V]):
         if not is_excused:
             raise error
 
-    def metrics(self, connections: Mapping[Node, int]) -> Metrics:
-        """Return the numbers of the client; connections are those of each node."""
+    def metrics(self) -> Metrics:
+        """Return the numbers of the client."""
+        connections = self.driver.connections()
         return self.counters.read(
             {
                 node.name: (node.is_up, connections.get(node, 0))

@@ -142,6 +142,9 @@ class Driver(Protocol):
     def keep(self, nodes: tuple[Node, ...], /) -> None:
         """Close the connections to all other nodes."""
 
+    def connections(self) -> Mapping[Node, int]:
+        """Return how many are open to each node."""
+
 
 if TYPE_CHECKING:
     Operation = Coroutine[Any, Any, T]

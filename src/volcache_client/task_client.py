@@ -12,30 +12,20 @@ import asyncio
 import warnings
 from contextvars import ContextVar
 from inspect import isawaitable, iscoroutinefunction
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Final,
-    Generic,
-    Self,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from volcache_client.aio_transport import AsyncTransport
-from volcache_client.base import BaseClient
-from volcache_client.errors import (
-    ClientUsageError,
-    InvalidArgumentError,
-)
+from volcache_client.base import BaseClient, distinct, results_by_key
+from volcache_client.errors import ClientUsageError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Iterable
 
     from volcache_client.making import Making
     from volcache_client.messages import Operation
-    from volcache_client.nodes import Node
     from volcache_client.options import Options
 
+K = TypeVar("K", bound="str | bytes")
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -90,6 +80,7 @@ class TaskDriver:
         send: See `Driver`, as all that follow.
         open: See there.
         keep: See there.
+        connections: See there.
         finishing: What perform the last steps of cancelled tasks.
     """
 
@@ -100,6 +91,7 @@ class TaskDriver:
         self.send: Final = self.transport.send
         self.open: Final = self.transport.open
         self.keep: Final = self.transport.keep
+        self.connections: Final = self.transport.connections
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -130,9 +122,6 @@ class TaskClient(BaseClient[V]):
         self._flights: dict[bytes, _TaskFlight[V]] = {}
         self._renewing: set[asyncio.Task[None]] = set()
         return self._driver
-
-    def _connections(self) -> Mapping[Node, int]:
-        return self._transport.connections()
 
     async def close(self) -> None:
         """
@@ -209,19 +198,21 @@ class TaskClient(BaseClient[V]):
 
     # --- Many at once, and making -------------------------------------------------------
 
-    async def _gather(
-        self, calls: list[Callable[[], Operation[T]]]
-    ) -> list[T | BaseException]:
-        """Perform operations at the same time; return their results or errors."""
+    async def _each(
+        self, keys: Iterable[K], operation_of: Callable[[K], Operation[T | None]]
+    ) -> dict[K, T]:
+        """Perform operations at the same time; return the results that are not None."""
+        listed = distinct(keys)
         # Waiting for a connection would end at the timeout.
         limit = asyncio.Semaphore(self._core.options.connections_max)
 
-        async def perform(call: Callable[[], Operation[T]]) -> T:
+        async def perform(key: K) -> T | None:
             async with limit:
-                return await self._run(call())
+                return await self._run(operation_of(key))
 
         self._enter()
-        return await asyncio.gather(*map(perform, calls), return_exceptions=True)
+        results = await asyncio.gather(*map(perform, listed), return_exceptions=True)
+        return results_by_key(listed, results)
 
     async def _make_once(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
         """

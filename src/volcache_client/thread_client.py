@@ -10,20 +10,20 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, cast
 
-from volcache_client.base import BaseClient
+from volcache_client.base import BaseClient, distinct, results_by_key
 from volcache_client.errors import ClientUsageError, InvalidArgumentError
 from volcache_client.threads import Flights, Renewals, Workers
 from volcache_client.transport import Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable
 
     from volcache_client.keys import Key
     from volcache_client.making import Making
     from volcache_client.messages import Answer, Open, Opened, Operation, Send
-    from volcache_client.nodes import Node
     from volcache_client.options import Options
 
+K = TypeVar("K", bound="str | bytes")
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -35,6 +35,7 @@ class ThreadDriver:
     Attributes:
         transport: Has the connections.
         keep: See `Driver`.
+        connections: See there.
         is_closed: Whether the client was closed.
     """
 
@@ -42,6 +43,7 @@ class ThreadDriver:
         """Open nothing yet."""
         self.transport: Final = Transport(options)
         self.keep: Final = self.transport.keep
+        self.connections: Final = self.transport.connections
         self.is_closed = False
 
     async def send(self, step: Send) -> Answer:
@@ -86,9 +88,6 @@ class ThreadClient(BaseClient[V]):
         self._workers = Workers(options.connections_max)
         _clients.add(self)
         return self._driver
-
-    def _connections(self) -> Mapping[Node, int]:
-        return self._driver.transport.connections()
 
     def close(self) -> None:
         """Close all connections; those in use when their operations end."""
@@ -148,19 +147,24 @@ class ThreadClient(BaseClient[V]):
             return cast("T", stop.value)
         raise RuntimeError("an operation of threads has waited for a loop")
 
-    def _gather(self, calls: list[Callable[[], Operation[T]]]) -> list[T | Exception]:
-        """Perform operations at the same time; return their results or errors."""
+    def _each(
+        self, keys: Iterable[K], operation_of: Callable[[K], Operation[T | None]]
+    ) -> dict[K, T]:
+        """Perform operations at the same time; return the results that are not None."""
+        listed = distinct(keys)
         self._driver.check_open()
-        return self._workers.run([partial(self._run_call, call) for call in calls])
 
-    def _run_call(self, call: Callable[[], Operation[T]]) -> T:
-        return self._run(call())
+        def perform(key: K) -> T | None:
+            return self._run(operation_of(key))
+
+        results = self._workers.run([partial(perform, key) for key in listed])
+        return results_by_key(listed, results)
 
     def _make_once(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
         """Return the result of an operation, of this or of another thread."""
         return self._flights.run(
             stored,
-            partial(self._run_call, call),
+            lambda: self._run(call()),
             copied=self._core.copied,
             on_wait=self._core.counters.waited,
         )
