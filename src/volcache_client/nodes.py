@@ -19,9 +19,9 @@ from __future__ import annotations
 import random
 import re
 from collections import deque
+from ipaddress import IPv6Address
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 from volcache_client.errors import InvalidArgumentError
 
@@ -34,7 +34,12 @@ _ALLOWED: Final = (
 )
 _PORTS: Final = {"http": 80, "https": 443}
 _PATH_BYTES_MAX: Final = 107  # Of a sockaddr_un, without the zero byte at its end.
-_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+_PORT_MAX: Final = 65535
+_ADDRESS: Final = re.compile(
+    r"((?P<scheme>https?)://)?"
+    r"(?P<name>((?P<host>[A-Za-z0-9._-]+)|\[(?P<ip>[0-9A-Fa-f:.]+)\])"
+    r"(:(?P<port>[1-9][0-9]{0,4}))?)/?"
+)
 
 Permission = Literal["yes", "probe", "no"]
 EventKind = Literal[
@@ -81,12 +86,20 @@ def parse_address(text: str) -> Address:
         )
     if text.startswith(_UNIX):
         return Address(text, "http", "localhost", 80, _checked_path(text))
+    found = _ADDRESS.fullmatch(text)
+    if found and (found["scheme"] or found["port"]):
+        scheme = found["scheme"] or "http"
+        port, host = int(found["port"] or _PORTS[scheme]), found["host"] or found["ip"]
+        if port <= _PORT_MAX and (found["host"] or _is_ip(host)):
+            return Address(found["name"], scheme, host.lower(), port)
+    raise InvalidArgumentError(f"{text!r} is not the address of a node; {_ALLOWED}")
+
+
+def _is_ip(text: str) -> bool:
     try:
-        return _parse_url(text if "://" in text else f"http://{text}", text)
+        return bool(IPv6Address(text))
     except ValueError:
-        raise InvalidArgumentError(
-            f"{text!r} is not the address of a node; {_ALLOWED}"
-        ) from None
+        return False
 
 
 def _checked_path(text: str) -> str:
@@ -101,28 +114,6 @@ def _checked_path(text: str) -> str:
     if reason:
         raise InvalidArgumentError(f"{text!r}: {reason}; {_ALLOWED}")
     return path
-
-
-def _parse_url(url: str, text: str) -> Address:
-    """
-    Return the address in a URL.
-
-    Raises:
-        ValueError: It is not one of those that are allowed.
-    """
-    where = urlsplit(url)
-    is_complete = "://" in text or where.port is not None
-    if not is_complete or where.scheme not in _PORTS or not where.hostname:
-        raise ValueError(text)
-    host = where.netloc.removesuffix(f":{where.port}")
-    if not _HOST.fullmatch(host) or url not in {
-        f"{where.scheme}://{where.netloc}{end}" for end in ("", "/")
-    }:
-        raise ValueError(text)
-    port = _PORTS[where.scheme] if where.port is None else where.port
-    if not port:
-        raise ValueError(text)
-    return Address(where.netloc, where.scheme, where.hostname, port)
 
 
 class NodeEvent(NamedTuple):
