@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from volcache_client.errors import InvalidArgumentError
 from volcache_client.operations import Operations
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Unpack
 
-    from volcache_client.core import Source
-    from volcache_client.messages import Driver
+    from volcache_client.core import Core, Source
+    from volcache_client.messages import Driver, Stat
     from volcache_client.metrics import Metrics
+    from volcache_client.operations import Streamed
     from volcache_client.options import Options
 
 K = TypeVar("K", bound="str | bytes")
@@ -65,6 +67,21 @@ class BaseClient(Generic[V]):
             where = f"{scheme}{address.name}, {count}"
         state = "closed" if self._is_closed else "open"
         return f"<{type(self).__name__} {where}, {state}>"
+
+
+class BaseReader:
+    """
+    A value that is read in parts.
+
+    Attributes:
+        stat: What is known of the value.
+    """
+
+    def __init__(self, core: Core[Any], streamed: Streamed) -> None:
+        """Use `stream` of a client."""
+        self.stat: Final[Stat] = streamed.stat
+        self._body: Final = streamed.body
+        self._failed: Final = partial(core.stream_failed, streamed.node)
 
 
 def distinct(keys: Iterable[K]) -> list[K]:

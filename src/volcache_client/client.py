@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    BinaryIO,
-    Final,
-    Literal,
-    ParamSpec,
-    TypeVar,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, ParamSpec, TypeVar, overload
 
+from volcache_client.base import BaseReader
 from volcache_client.errors import NodeError
-from volcache_client.headers import checked_etag
 from volcache_client.making import Making
-from volcache_client.memo import CachedFunction, CallKeys, SyncCachedFunction
-from volcache_client.operations import IF_ABSENT, IF_PRESENT
+from volcache_client.memo import SyncCachedFunction, memoized
 from volcache_client.thread_client import ThreadClient
 
 if TYPE_CHECKING:
@@ -27,10 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Unpack
 
-    from volcache_client.core import Core, Source
+    from volcache_client.core import Source
     from volcache_client.keys import Key, Ttl
     from volcache_client.messages import Item, Stat
-    from volcache_client.operations import Streamed
     from volcache_client.options import OptionArguments
     from volcache_client.serializers import ValueSerializer
 
@@ -38,8 +27,6 @@ K = TypeVar("K", bound="str | bytes")
 P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
-
-_PART_BYTES: Final = 1 << 16
 
 
 class Client(ThreadClient[V]):
@@ -195,17 +182,13 @@ class Client(ThreadClient[V]):
         self, key: Key, value: V, ttl: Ttl = None, *, content_type: str | None = None
     ) -> str | None:
         """Store a value if there is none; return its ETag, None if there is one."""
-        return self._run(
-            self._core.set("add", key, value, ttl, content_type, IF_ABSENT)
-        )
+        return self._run(self._core.set("add", key, value, ttl, content_type))
 
     def replace(
         self, key: Key, value: V, ttl: Ttl = None, *, content_type: str | None = None
     ) -> str | None:
         """Store a value if there is one; return its ETag, None if there is none."""
-        return self._run(
-            self._core.set("replace", key, value, ttl, content_type, IF_PRESENT)
-        )
+        return self._run(self._core.set("replace", key, value, ttl, content_type))
 
     def cas(
         self,
@@ -217,10 +200,8 @@ class Client(ThreadClient[V]):
         content_type: str | None = None,
     ) -> str | None:
         """Store a value if that with the ETag is stored; return its ETag, else None."""
-        condition = {"If-Match": checked_etag(etag)}
-        return self._run(
-            self._core.set("cas", key, value, ttl, content_type, condition)
-        )
+        steps = self._core.set("cas", key, value, ttl, content_type, etag)
+        return self._run(steps)
 
     def touch(self, key: Key, ttl: Ttl = None) -> bool:
         """
@@ -347,29 +328,12 @@ class Client(ThreadClient[V]):
             thumbnail("a.jpg", 100)
             thumbnail.forget("a.jpg", 100)
         """
-
-        def decorate(function: Callable[P, V]) -> SyncCachedFunction[P, V]:
-            self._check_function(function)
-            key_of = CallKeys(function, key, prefix).of
-            get_or_set = partial(self.get_or_set, ttl=ttl, stale=stale)
-            return CachedFunction(function, key_of, get_or_set, self.delete)
-
-        return decorate
+        make = partial(self.get_or_set, ttl=ttl, stale=stale)
+        return memoized(make, self.delete, key, prefix, is_async=self._is_async)
 
 
-class Reader:
-    """
-    A value that is read in parts, by one thread at a time; see `Client.stream`.
-
-    Attributes:
-        stat: What is known of the value.
-    """
-
-    def __init__(self, core: Core[Any], streamed: Streamed) -> None:
-        """Use `stream` of a client."""
-        self.stat: Final[Stat] = streamed.stat
-        self._core: Final = core
-        self._streamed: Final = streamed
+class Reader(BaseReader):
+    """A value that is read in parts, by one thread at a time; see `Client.stream`."""
 
     def read(self, size: int = -1) -> bytes:
         """
@@ -381,13 +345,13 @@ class Reader:
             ClientUsageError: The block of `stream` has ended.
         """
         try:
-            part: bytes = self._streamed.body.read(None if size < 0 else size)
+            part: bytes = self._body.read(None if size < 0 else size)
         except NodeError as error:
-            self._core.stream_failed(self._streamed.node, error)
+            self._failed(error)
             raise
         return part
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield all parts that are left."""
-        while part := self.read(_PART_BYTES):
+        while part := self.read(1 << 16):
             yield part

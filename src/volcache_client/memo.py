@@ -119,6 +119,27 @@ def _text(argument: object) -> str:
     return f"{kind.__name__}({','.join(texts)})"
 
 
+def memoized(
+    get_or_set: Callable[[str | bytes, Callable[[], R]], R],
+    delete: Callable[[str | bytes], D],
+    key: Callable[..., str | bytes] | None,
+    prefix: str | None,
+    *,
+    is_async: bool = False,
+) -> Callable[[Callable[P, R]], CachedFunction[P, R, D]]:
+    """Return the decorator of `memoize`; see there."""
+
+    def decorate(function: Callable[P, R]) -> CachedFunction[P, R, D]:
+        if inspect.iscoroutinefunction(function) != is_async:
+            needed = "not a coroutine; use that of Client or EmbeddedCache"
+            reason = needed if is_async else "a coroutine; use that of AsyncClient"
+            raise InvalidArgumentError(f"memoize: {function!r} is {reason}")
+        key_of = CallKeys(function, key, prefix).of
+        return CachedFunction(function, key_of, get_or_set, delete)
+
+    return decorate
+
+
 class CachedFunction(Generic[P, R, D]):
     """
     A function whose results are kept; see `memoize` of a client or an embedded cache.

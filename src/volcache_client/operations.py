@@ -37,7 +37,7 @@ from volcache_client.uploads import SourceFailed, Upload
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Concatenate
 
     from volcache_client.keys import Key, Ttl
@@ -53,7 +53,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 IF_ABSENT: Final = {"If-None-Match": "*"}
-IF_PRESENT: Final = {"If-Match": "*"}
+_CONDITIONS: Final = {"add": IF_ABSENT, "replace": {"If-Match": "*"}}
 _FORBIDDEN: Final = 403
 # How often a value is read and stored again before others are left to win.
 _TRIES_MAX: Final = 16
@@ -157,10 +157,10 @@ class Operations(Core[V]):
         value: V,
         ttl: Ttl = None,
         content_type: str | None = None,
-        condition: Mapping[str, str] | None = None,
+        etag: str | None = None,
     ) -> str | None:
-        """Store a value; count it as the method with this name."""
-        steps = self.store_value(key, value, ttl, content_type, condition)
+        """Store a value as the method with this name does; `etag` is that of `cas`."""
+        steps = self.store_value(key, value, ttl, content_type, (name, etag))
         return await self.counted(name, steps, is_write=True)
 
     async def store_value(
@@ -169,11 +169,15 @@ class Operations(Core[V]):
         value: V,
         ttl: Ttl,
         content_type: str | None = None,
-        condition: Mapping[str, str] | None = None,
+        condition: tuple[str, str | None] = ("set", None),
     ) -> str | None:
         """Store a value; this is not counted."""
+        name, etag = condition
+        needed = _CONDITIONS.get(name, {})
+        if name == "cas":
+            needed = {"If-Match": checked_etag(etag)}
         body = self.codec.dumps(value)
-        headers = self.put_headers(ttl, content_type, condition or {})
+        headers = self.put_headers(ttl, content_type, needed)
         return await self.store(self.stored_key(key), body, headers)
 
     @_counted("set_file", "write")

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import warnings
 from contextvars import ContextVar
-from inspect import isawaitable, iscoroutinefunction
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from volcache_client.aio_transport import AsyncTransport
 from volcache_client.base import BaseClient, distinct, results_by_key
-from volcache_client.errors import ClientUsageError, InvalidArgumentError
+from volcache_client.errors import ClientUsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -114,6 +114,8 @@ class TaskDriver:
 
 class TaskClient(BaseClient[V]):
     """Performs steps in the task of the caller; used by all tasks of one event loop."""
+
+    _is_async = True
 
     def _make_driver(self, options: Options) -> TaskDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -281,9 +283,3 @@ class TaskClient(BaseClient[V]):
         task = asyncio.create_task(self._run(making.renew()))
         self._renewing.add(task)
         task.add_done_callback(ended)
-
-    def _check_function(self, function: Callable[..., object]) -> None:
-        if not iscoroutinefunction(function):
-            raise InvalidArgumentError(
-                f"{function!r} is not a coroutine; use Client.memoize"
-            )

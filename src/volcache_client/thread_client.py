@@ -7,11 +7,10 @@ import time
 import weakref
 from contextvars import copy_context
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, cast
 
 from volcache_client.base import BaseClient, distinct, results_by_key
-from volcache_client.errors import ClientUsageError, InvalidArgumentError
+from volcache_client.errors import ClientUsageError
 from volcache_client.threads import Flights, Renewals, Workers
 from volcache_client.transport import Transport
 
@@ -81,6 +80,8 @@ class ThreadDriver:
 
 class ThreadClient(BaseClient[V]):
     """Performs steps in the thread of the caller; used by all threads of a process."""
+
+    _is_async = False
 
     def _make_driver(self, options: Options) -> ThreadDriver:
         self._driver = ThreadDriver(options)
@@ -184,12 +185,6 @@ class ThreadClient(BaseClient[V]):
 
         if renewals.begin(making.stored):
             self._workers.submit(partial(copy_context().run, renew))
-
-    def _check_function(self, function: Callable[..., object]) -> None:
-        if iscoroutinefunction(function):
-            raise InvalidArgumentError(
-                f"{function.__qualname__} is a coroutine; use AsyncClient.memoize"
-            )
 
 
 _NOT_LISTED: Final = (

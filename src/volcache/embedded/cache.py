@@ -13,7 +13,6 @@ import os
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from inspect import iscoroutinefunction
 from io import BytesIO
 from pathlib import Path
 from threading import Thread
@@ -39,7 +38,7 @@ from volcache_client.keys import (
     counted,
     encode_prefix,
 )
-from volcache_client.memo import CachedFunction, CallKeys, SyncCachedFunction
+from volcache_client.memo import SyncCachedFunction, memoized
 from volcache_client.messages import Item
 
 if TYPE_CHECKING:
@@ -403,12 +402,5 @@ class EmbeddedCache(StoredMapping[V]):
         Raises:
             InvalidArgumentError: The function is a coroutine, or its name is not its own.
         """
-        get_or_set = partial(self.get_or_set, ttl=self._ttl(ttl), stale=stale)
-
-        def decorate(function: Callable[P, V]) -> SyncCachedFunction[P, V]:
-            if iscoroutinefunction(function):
-                raise InvalidArgumentError(f"{function.__qualname__} is a coroutine")
-            key_of = CallKeys(function, key, prefix).of
-            return CachedFunction(function, key_of, get_or_set, self.delete)
-
-        return decorate
+        make = partial(self.get_or_set, ttl=self._ttl(ttl), stale=stale)
+        return memoized(make, self.delete, key, prefix)

@@ -23,7 +23,7 @@ from volcache_client import (
 )
 from volcache_client.making import LEASE_PREFIX, Making
 from volcache_client.messages import Answer, Send
-from volcache_client.operations import IF_ABSENT, IF_PRESENT, Operations
+from volcache_client.operations import Operations
 from volcache_client.options import make_options
 from volcache_client.serializers import Json, make_codec
 
@@ -210,8 +210,8 @@ def operations(core: Core) -> dict[str, Callable[[], Operation[Any]]]:
         "get_item": lambda: core.get_item("k"),
         "stat": lambda: core.stat("k"),
         "set": lambda: core.put("k", b"v"),
-        "add": lambda: core.set("add", "k", b"v", condition=IF_ABSENT),
-        "replace": lambda: core.set("replace", "k", b"v", condition=IF_PRESENT),
+        "add": lambda: core.set("add", "k", b"v"),
+        "replace": lambda: core.set("replace", "k", b"v"),
         "touch": lambda: core.touch("k", 9),
         "incr": lambda: core.incr("k", 1, 1, None),
         "delete": lambda: core.delete("k"),
