@@ -107,6 +107,7 @@ class RingRun:
         self.seed, self.kind = seed, kind
         self.dice = dice = random.Random(f"{kind} {seed}")  # noqa: S311 - Repeatable.
         self.salts = random.Random(seed)  # noqa: S311 - Likewise.
+        self.spaces = random.Random(seed)  # noqa: S311 - Likewise.
         self.volume_num = dice.randint(5, 8)
         self.volume_size = dice.choice([1024, 1500, 2048])
         self.reinsert_reads = dice.choice([0.1, 0.5, 1.0])
@@ -147,6 +148,7 @@ class RingRun:
                 sync_mode=self.sync_mode,
                 eviction=eviction,
                 reinsert_reads=self.reinsert_reads,
+                is_sparse=self.spaces.random() < 1 / 2,
                 fs=fs,
                 clock=ManualClock(lambda: self.now_ms * 1000, lambda: 0),
             )
