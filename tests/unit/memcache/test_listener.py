@@ -347,18 +347,6 @@ def test_pipeline_is_answered_in_order(
         assert client.ask(b"mn\r\n") == b"MN"
 
 
-def test_input_may_arrive_in_any_pieces(talk: Talk, tmp_path: Path) -> None:
-    """Byte by byte, for the commands in C and in Python."""
-    sent = mixed(60)
-    with Talk(tmp_path / "alone") as alone:
-        expected = alone.ask(sent)
-    with running(talk) as case, case.client() as client:
-        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in sent:
-            client.send(bytes([byte]))
-        assert client.read(len(expected)) == expected
-
-
 def test_replies_follow_the_end_of_the_input(talk: Talk) -> None:
     """A client that sends no more gets all of them, then the end."""
     with running(talk) as case, case.client() as client:

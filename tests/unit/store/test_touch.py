@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,10 @@ from support.stores import (
     kill,
     open_fifo,
     open_store,
-    reopen,
 )
 from volcache.store import Record, Store
-from volcache.store.format import Ring
 
 LATER_MS = FakeClock().now_ms + 60_000
-FAR_MS = 4_000_000_000_000
 FIELDS: dict[str, Any] = {
     "content_type": b"a/b",
     "content_encoding": b"gzip",
@@ -60,42 +55,6 @@ def test_record_without_its_value_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="5 bytes, not 0"):
         store.touch(b"k", put._replace(value=b""), LATER_MS)
     assert store.get(b"k") == put
-    store.close()
-
-
-def probation_store(directory: Path, **options: Any) -> Store:
-    """Return a store with a key in ring probation."""
-    store = open_store(directory, **options)
-    assert store.get(b"k") is None  # It is asked for before it is put.
-    store.put(b"k", bytes(300), **FIELDS)
-    assert store.index.ring_for(b"k") is Ring.PROBATION
-    return store
-
-
-def lose_index(store: Store, directory: Path) -> Store:
-    """Kill the process, remove all index files, and start again."""
-    kill(store)
-    shutil.rmtree(directory / "index")
-    return open_store(directory)
-
-
-@pytest.mark.parametrize("is_touched", [False, True])
-@pytest.mark.parametrize("change", [reopen, lose_index])
-def test_version_and_flags_survive(
-    tmp_path: Path, change: Callable[..., Store], *, is_touched: bool
-) -> None:
-    """The time stored is memcached's cas unique; type and directives stay, too."""
-    store = probation_store(tmp_path)
-    expected = store.get(b"k")
-    if is_touched:
-        expected = touch(store, b"k", FAR_MS)
-    assert expected is not None
-    for _ in range(2):
-        store = change(store, tmp_path)
-        found = store.get(b"k")
-        assert found is not None
-        moved = expected._replace(volume=found.volume, offset=found.offset)
-        assert found == moved
     store.close()
 
 
