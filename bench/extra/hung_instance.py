@@ -47,7 +47,7 @@ from volcache_client.ring import HashRing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from volcache.fleet.inventory import Inventory
+    from volcache.fleet.inventory import Instance, Inventory
 
 SCRIPT: Final = Path(__file__).resolve().parents[1] / "hung.lua"
 WRK_RESULT: Final = re.compile(r"^figures (\{.*\})$", re.MULTILINE)
@@ -118,9 +118,9 @@ class Fleet:
             address = far.address if far and n == MACHINES - 1 else IP
             port = FIRST_PORT + n * own
             lines.append(f'm{n + 1} = {{ address = "{address}", port = {port} }}')
-        self._file = work / "inventory.toml"
-        self._file.write_text("\n".join(lines), encoding="utf-8")
-        self.inventory: Inventory = load_inventory(self._file)
+        file = work / "inventory.toml"
+        file.write_text("\n".join(lines), encoding="utf-8")
+        self.inventory: Inventory = load_inventory(file)
         write(work / "rendered", plan(work / "rendered", self.inventory))
         self.nginx = Server(self._nginx)
 
@@ -135,24 +135,29 @@ class Fleet:
             change(folder)
         return start_command(folder, "cluster.conf")
 
+    def _command(self, instance: Instance) -> list[str]:
+        settings = {
+            "ip": instance.machine.listen,
+            "port": instance.port,
+            "mount_point": self.work / instance.name,
+            "ring": self.work / "rendered" / INSTANCES,
+            "ring_self": instance.address,
+        }
+        command = [sys.executable, "-m", "volcache", "serve"]
+        command.append(str(self.work / "settings.toml"))
+        command += [f"--set={name}={value}" for name, value in settings.items()]
+        if self.far and instance.machine.address == self.far.address:
+            return ["ip", "netns", "exec", self.far.name, *command]
+        return command
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run everything, with a value for each path."""
         with ExitStack() as stack:
-            for machine in self.inventory.machines:
-                is_far = self.far and machine.address == self.far.address
-                front = (
-                    ["ip", "netns", "exec", self.far.name]
-                    if self.far and is_far
-                    else []
-                )
-                command = [sys.executable, "-m", "volcache", "cluster", "run"]
-                command += [str(self.work / f"run-{machine.name}")]
-                command += ["--inventory", str(self._file), "--machine", machine.name]
-                command += ["--config", str(self.work / "settings.toml")]
-                with (self.work / f"{machine.name}.log").open("wb") as log:
+            for instance in self.inventory.instances:
+                with (self.work / f"{instance.name}.log").open("wb") as log:
                     process = subprocess.Popen(
-                        [*front, *command], stdout=log, stderr=log
+                        self._command(instance), stdout=log, stderr=log
                     )
                 stack.callback(process.wait)
                 stack.callback(process.terminate)

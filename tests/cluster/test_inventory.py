@@ -1,4 +1,4 @@
-"""What an inventory stands for is accepted by the programs it is for, and runs."""
+"""What an inventory stands for is accepted by the programs it is for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import CommandProcess
+from support.cluster import Cluster
 from support.fetched import fetched_program
 from support.nginx import Nginx, with_mode
-from support.ports import listens, pick_port
+from volcache import __version__
 from volcache.cli import main as cli
+from volcache.fleet.checks import check
+from volcache.fleet.collector import FleetCollector
 
 pytestmark = pytest.mark.integration
 
@@ -101,31 +103,10 @@ def test_systemd_accepts_the_files(tmp_path: Path) -> None:
         (folder / name).write_text(text)
 
 
-def test_a_fleet_is_run_by_one_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It is ended by another: each instance stops as when it is alone."""
-    first = pick_port()
-    while listens(first + 1) or listens(first + 2):
-        first = pick_port()
-    inventory = tmp_path / "inventory.toml"
-    inventory.write_text(
-        "[defaults]\nsettings = { volume_size = '2MiB', volume_num = 2 }\n[machines]\n"
-        f'a = {{ address = "127.0.0.1", port = {first}, disks = 2 }}\n'
-        f'b = {{ address = "127.0.0.1", port = {first + 2} }}\n'
-    )
-    folder = tmp_path / "fleet"
-    words = ["cluster", "run", folder, "--inventory", inventory]
-    ports = range(first, first + 3)
-    with CommandProcess(*words, answers=lambda: all(map(listens, ports))) as fleet:
-        assert cli.main(["cluster", "status", str(inventory)]) == 0
-        assert cli.main(["cluster", "check-config", str(inventory)]) == 0
-        assert "3 instances: 3 ok" in capsys.readouterr().out
-        assert {path.name for path in (folder / "a").iterdir()} == {
-            *(f"{first}", f"{first}.log", f"{first + 1}", f"{first + 1}.log")
-        }
-        assert fleet.terminate() == 0
-    assert cli.main(["cluster", "status", str(inventory)]) == 1
-    assert "3 instances: 3 down" in capsys.readouterr().out
-    log = (folder / "b" / f"{first + 2}.log").read_text()
-    assert " serving.ended" in log
+def test_running_instances_that_are_alike_have_no_findings(cluster: Cluster) -> None:
+    """What they report of themselves is understood, and nothing is wrong with it."""
+    rows = FleetCollector(list(cluster.instances), timeout=30).poll()
+    assert [(row.health.state, row.about.version) for row in rows] == [
+        ("ok", __version__)
+    ] * 3
+    assert check(rows) == []

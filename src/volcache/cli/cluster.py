@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -28,9 +27,9 @@ from volcache.fleet.checks import check
 from volcache.fleet.collector import FleetCollector
 from volcache.fleet.folder import plan, write
 from volcache.fleet.inventory import load_inventory
-from volcache.fleet.local import is_local, restart, run_all
+from volcache.fleet.local import is_local, restart
 from volcache.fleet.remote import act, each
-from volcache.fleet.render import machine_of, ring_list
+from volcache.fleet.render import machine_of
 from volcache.fleet.report import as_json, table, totals, worst_first
 from volcache.fleet.targets import read_targets
 from volcache.text import counted
@@ -262,30 +261,6 @@ def _listed(names: Sequence[str]) -> str:
     return f"{shown} and {counted(more, 'more machine')}" if more > 0 else shown
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    """Run the instances of an inventory on this machine."""
-    inventory = load_inventory(Path(arguments.inventory))
-    names = [machine.name for machine in inventory.machines]
-    wanted = arguments.machine or names
-    for name in wanted:
-        if name not in names:
-            raise ConfigError(
-                f"{arguments.inventory}: no machine {name!r}; there are {_listed(names)}"
-            )
-    instances = [i for i in inventory.instances if i.machine.name in wanted]
-
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_OK))
-    with output() as report:
-        is_good = run_all(
-            instances,
-            Path(arguments.folder),
-            arguments.config,
-            "" if inventory.is_failover else ring_list(inventory),
-            lambda line: (report(line), sys.stdout.flush())[0],
-        )
-    return EXIT_OK if is_good else EXIT_FAILED
-
-
 # --- The command -------------------------------------------------------------------
 
 _SUBCOMMANDS: Final = tuple(
@@ -297,7 +272,6 @@ _SUBCOMMANDS: Final = tuple(
         "restart": _restart,
         "check-config": _check_config,
         "render": _render,
-        "run": _run,
     }.items()
 )
 

@@ -78,11 +78,6 @@ def machine_of(path: str) -> str | None:
     return rest.partition("/")[0] if top == MACHINES else None
 
 
-def ring_list(inventory: Inventory) -> str:
-    """Return the list that the setting `ring` of the instances names."""
-    return _lines(_servers(_instances_text(inventory)))
-
-
 def _ring_texts(inventory: Inventory, instances: str, before: str) -> list[str]:
     """Return what is in `LISTS`: nothing if other instances take keys over."""
     if inventory.is_failover:
