@@ -30,6 +30,7 @@ class Done(NamedTuple):
 
 # Runs a command in this process; the arguments may be paths.
 Run = Callable[..., Done]
+Screens = Callable[..., list[str]]  # What was shown, one after the other.
 
 
 def run_unheard(

@@ -20,7 +20,7 @@ from volcache.cli.command import (
     output,
     print_line,
 )
-from volcache.cli.keyboard import QUIT, has_keyboard, keyboard
+from volcache.cli.keyboard import has_keyboard, show
 from volcache.cli.token import read_token
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.checks import check
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 
 _NAMES_MAX: Final = 5  # Machines that a line names.
 _VERBS: Final = ("added", "changed", "removed", "unchanged")
-_HOME: Final = "\x1b[H"
-_TO_END_OF_LINE: Final = "\x1b[K"
-_TO_END_OF_SCREEN: Final = "\x1b[J"
 
 
 # --- Reports -----------------------------------------------------------------------
@@ -75,24 +72,19 @@ def _top(arguments: argparse.Namespace) -> int:
         arguments.json = arguments.problems = False
         return _status(arguments)
     collector = _collector(arguments)
-    with keyboard() as wait:
-        while True:
-            print(_screen(worst_first(collector.poll())), end="", flush=True)
-            if wait(arguments.interval) in QUIT:
-                return EXIT_OK
+    show(lambda: _screen(worst_first(collector.poll())), arguments.interval)
+    return EXIT_OK
 
 
-def _screen(rows: Sequence[Watched]) -> str:
-    """Return a report that a terminal shows over the last one."""
+def _screen(rows: Sequence[Watched]) -> list[str]:
+    """Return a report that fits the terminal."""
     room = shutil.get_terminal_size()
     lines = table(rows, columns=room.columns, is_coloured=_is_coloured())
     # Below: two lines of totals, an empty one, what is left out, the cursor.
     left = len(lines) - max(2, room.lines - 5)
     if left > 0:
         lines = [*lines[:-left], f"and {counted(left, 'more instance')}"]
-    lines = [*(line[: room.columns] for line in totals(rows)), "", *lines]
-    ended = [f"{line}{_TO_END_OF_LINE}\n" for line in lines]
-    return "".join([_HOME, *ended, _TO_END_OF_SCREEN])
+    return [*(line[: room.columns] for line in totals(rows)), "", *lines]
 
 
 def _is_coloured() -> bool:

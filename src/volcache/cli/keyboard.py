@@ -20,14 +20,34 @@ from typing import TYPE_CHECKING, Final
 from volcache.cli.streams import exit_on_sigterm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-QUIT: Final = frozenset({"q", "Q"})
+_QUIT: Final = frozenset({"q", "Q"})
+_HOME: Final = "\x1b[H"
+_TO_END_OF_LINE: Final = "\x1b[K"
+_TO_END_OF_SCREEN: Final = "\x1b[J"
 
 
 def has_keyboard() -> bool:
     """Return whether standard input is a terminal; it may also be closed."""
     return sys.stdin is not None and sys.stdin.isatty()
+
+
+def show(screen: Callable[[], Iterable[str]], seconds: float) -> None:
+    """
+    Show lines over the last ones, until the user quits; main thread only.
+
+    Args:
+        screen: Returns lines that fit the terminal.
+        seconds: Until they are shown again; a key does so at once.
+    """
+    with keyboard() as wait:
+        while True:
+            ended = [f"{line}{_TO_END_OF_LINE}\n" for line in screen()]
+            text = "".join([_HOME, *ended, _TO_END_OF_SCREEN])
+            print(text, end="", flush=True)
+            if wait(seconds) in _QUIT:
+                return
 
 
 @contextmanager

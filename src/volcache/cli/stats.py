@@ -16,19 +16,16 @@ from volcache.cli.command import (
     complain,
     print_line,
 )
-from volcache.cli.keyboard import QUIT, keyboard
+from volcache.cli.keyboard import show
 from volcache.cli.values import targets_of
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.remote import Stats, each, fetch_stats
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 REFRESH_SECONDS: Final = 1.0
-_HOME: Final = "\x1b[H"
-_TO_END_OF_LINE: Final = "\x1b[K"
-_TO_END_OF_SCREEN: Final = "\x1b[J"
 _INDENT: Final = " " * 12  # The width of a name in a report.
 
 Found = list[tuple[str, Stats | InstanceError]]
@@ -46,13 +43,11 @@ def _stats(arguments: argparse.Namespace) -> int:
     urls = [target.url for target in targets_of(arguments)]
     interval = arguments.interval
     if not (arguments.json or arguments.once) and sys.stdout.isatty():
-        seconds = interval or REFRESH_SECONDS
-        with keyboard() as wait:
-            for text in screens(urls, lambda: wait(seconds) in QUIT, seconds):
-                print(text, end="", flush=True)
+        rounds, seconds = _rounds(urls), interval or REFRESH_SECONDS
+        show(lambda: _screen(*next(rounds), seconds), seconds)
         return EXIT_OK
     code = EXIT_OK
-    for found, before in _rounds(urls, lambda: not interval or _sleep(interval)):
+    for found, before in _rounds(urls):
         if arguments.json:
             _print_json(found, is_whole=not interval)
         else:
@@ -63,23 +58,15 @@ def _stats(arguments: argparse.Namespace) -> int:
             complain(str(error))
         code = EXIT_FAILED if errors else EXIT_OK
         sys.stdout.flush()
+        if not interval:
+            break
+        time.sleep(interval)
     return code
 
 
-def _sleep(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
-
-
-def _rounds(
-    urls: Sequence[str], is_over: Callable[[], bool]
-) -> Iterator[tuple[Found, Mapping[str, Stats]]]:
+def _rounds(urls: Sequence[str]) -> Iterator[tuple[Found, Mapping[str, Stats]]]:
     """
-    Yield the numbers of each instance, or its error, and those before.
-
-    Args:
-        urls: As for `fetch_stats`.
-        is_over: Waits until the next round is due; whether there is none.
+    Yield the numbers of each instance, or its error, and those before, without end.
 
     Raises:
         InstanceError: There is only one, and it does not answer the first request.
@@ -90,8 +77,6 @@ def _rounds(
         raise found[0][1]
     while True:
         yield found, before
-        if is_over():
-            return
         before |= {url: s for url, s in found if not isinstance(s, InstanceError)}
         found = list(each(urls, fetch_stats))
 
@@ -130,30 +115,12 @@ def _lines(found: Found, before: Mapping[str, Stats]) -> list[str]:
     return lines
 
 
-def screens(
-    urls: Sequence[str],
-    is_over: Callable[[], bool],
-    seconds: float = REFRESH_SECONDS,
-) -> Iterator[str]:
-    """
-    Yield reports of instances that a terminal shows over the last one.
-
-    An instance that stops responding later is reported, and requested again.
-
-    Args:
-        urls: As for `fetch_stats`.
-        is_over: Waits until the next report is due; whether there is none.
-        seconds: How long it waits, for the text about an error.
-
-    Raises:
-        InstanceError: As `fetch_stats`, at the first request.
-    """
-    for found, before in _rounds(urls, is_over):
-        lines = _lines(found, before)
-        if any(isinstance(stats, InstanceError) for _, stats in found):
-            lines.append(f"trying again every {seconds:g} s")
-        ended = [f"{line}{_TO_END_OF_LINE}\n" for line in _fitted(lines)]
-        yield "".join([_HOME, *ended, _TO_END_OF_SCREEN])
+def _screen(found: Found, before: Mapping[str, Stats], seconds: float) -> list[str]:
+    """Return the reports as they fit the terminal, and when it tries again."""
+    lines = _lines(found, before)
+    if any(isinstance(stats, InstanceError) for _, stats in found):
+        lines.append(f"trying again every {seconds:g} s")
+    return _fitted(lines)
 
 
 def _fitted(lines: list[str]) -> list[str]:

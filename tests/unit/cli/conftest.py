@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 import volcache
-from support.command_line import Done, Run
+from support.command_line import Done, Run, Screens
 from support.wiring import Wiring
+from volcache.cli import keyboard
 from volcache.cli import main as cli
 from volcache.cli import serve as serving
 
@@ -24,6 +27,34 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         return Done(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def screens(run: Run, monkeypatch: pytest.MonkeyPatch) -> Screens:
+    """Return a function that runs a command on a terminal, and presses `q` at last."""
+
+    def screens(*words: str, steps: Iterable[Callable[[], object]] = ()) -> list[str]:
+        left = iter(steps)
+
+        def wait(_: float) -> str:
+            step = next(left, None)
+            if step is None:
+                return "q"
+            step()
+            return ""
+
+        shown = io.StringIO()
+        with monkeypatch.context() as patched:
+            patched.setattr(shown, "isatty", lambda: True)
+            patched.setattr(sys, "stdout", shown)
+            patched.setattr(keyboard, "keyboard", lambda: nullcontext(wait))
+            assert run(*words).code == 0
+        begin, *texts = shown.getvalue().split("\x1b[H")
+        assert begin == ""
+        assert all(text.endswith("\x1b[K\n\x1b[J") for text in texts)
+        return [text.removesuffix("\x1b[K\n\x1b[J") for text in texts]
+
+    return screens
 
 
 @pytest.fixture

@@ -5,24 +5,19 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 import signal
 import sys
-import termios
-import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from support.background import in_background
-from support.command_line import CommandProcess, Run
+from support.command_line import CommandProcess, Run, Screens
 from support.fake_fleet import fake_fleet, free_address, is_healthy
 from support.scripted_server import ScriptedServer, answering, value
 from support.stats_server import StatsServer
 from support.tables import each_row
-from support.waiting import wait_until
 
 ONE = '[machines]\na = "127.0.0.1"\n'
 
@@ -89,44 +84,21 @@ def test_without_a_target_that_of_the_environment_is_asked(
     assert (code, "/etc/nginx/volcache/instances.conf: there is no" in err) == (2, True)
 
 
-def test_top_ends_with_q(
-    names: list[str], monkeypatch: pytest.MonkeyPatch, run: Run
+def test_top_is_written_over_until_q_is_pressed(
+    names: list[str], monkeypatch: pytest.MonkeyPatch, screens: Screens
 ) -> None:
-    """
-    The terminal is as before; other keys do nothing.
-
-    The report fits the terminal, and says how many instances are left out.
-    """
+    """The report fits the terminal, and says how many instances are left out."""
     monkeypatch.setenv("COLUMNS", "60")
-    keyboard, terminal = pty.openpty()
-    shown = io.StringIO()
-    monkeypatch.setattr(shown, "isatty", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")
-    with os.fdopen(terminal) as stdin, os.fdopen(keyboard, "wb", 0) as keys:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        monkeypatch.setattr(sys, "stdout", shown)
-        # As if it were the terminal of this process.
-        monkeypatch.setattr(os, "tcgetpgrp", lambda _: os.getpgrp())
-        before = termios.tcgetattr(stdin)
-
-        def press(is_over: threading.Event) -> None:
-            wait_until(lambda: shown.getvalue().count("\x1b[H") > 1, "two reports")
-            monkeypatch.setenv("LINES", "7")
-            wait_until(lambda: "and 1 more" in shown.getvalue(), "a shorter report")
-            while not is_over.wait(0.01):
-                keys.write(b"xq")
-
-        with in_background(press):
-            assert run("cluster", "top", "--interval", "0.05", *names).code == 0
-        assert termios.tcgetattr(stdin) == before
-    reports = [text.split("\x1b[K\n") for text in shown.getvalue().split("\x1b[H")]
-    assert {line.split()[0] for line in reports[1][-3:-1]} == {*names}
-    lines = reports[-1]
-    assert lines[0] == "2 instances: 2 ok"
-    assert lines[-2:] == ["and 1 more instance", "\x1b[J"]
-    assert len(lines) <= 7
-    assert max(map(len, lines)) <= 60
-    assert "\x1b[3" not in shown.getvalue()
+    steps = [lambda: monkeypatch.setenv("LINES", "7")]
+    shown = screens("cluster", "top", *names, steps=steps)
+    whole, short = (text.split("\x1b[K\n") for text in shown)
+    assert {line.split()[0] for line in whole[-2:]} == {*names}
+    assert short[0] == "2 instances: 2 ok"
+    assert short[-1] == "and 1 more instance"
+    assert len(short) <= 6
+    assert max(map(len, whole + short)) <= 60
+    assert not any("\x1b[3" in text for text in shown)
 
 
 def test_a_flush_is_done_on_all_instances(

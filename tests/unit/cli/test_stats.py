@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.command_line import Run
+from support.command_line import Run, Screens
 from support.stats_server import StatsServer, add_reads, empty_stats
-from volcache.cli.stats import screens
 
 
 @pytest.fixture
@@ -107,30 +106,22 @@ def test_wrong_response_is_one_line(server: StatsServer, run: Run) -> None:
 
 
 def test_report_is_written_over_until_it_is_over(
-    server: StatsServer, monkeypatch: pytest.MonkeyPatch
+    server: StatsServer, screens: Screens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In place of the last one; an instance that is gone is reported and retried."""
-    written: list[str] = []
-    steps = iter([lambda: add_reads(server.stats, 10, 0), server.stop, server.start])
-
-    def is_over() -> bool:
-        step = next(steps, None)
-        if step is not None:
-            step()
-        return step is None
-
-    written += screens([server.url], is_over)
-    assert all(w.startswith("\x1b[H") and w.endswith("\x1b[J") for w in written)
-    texts = (
-        *("reads       none", "100.0% hits", ": Connection refused", "volcache 0.1.0"),
-    )
-    for shown, text in zip(written, texts, strict=True):
+    steps = [lambda: add_reads(server.stats, 10, 0), server.stop, server.start]
+    for shown, text in zip(
+        screens("stats", server.url, steps=steps),
+        ("reads       none", "100.0% hits", ": Connection refused", "volcache 0.1.0"),
+        strict=True,
+    ):
         assert text in shown
+        assert ("trying again every 1 s" in shown) == ("refused" in text)
     # In a small terminal, longer lines are continued, and the last are left out.
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("LINES", "10")
-    written += screens([server.url], lambda: True)
-    lines = written[-1].removeprefix("\x1b[H").removesuffix("\x1b[J").splitlines()
+    (shown,) = screens("stats", server.url)
+    lines = shown.split("\x1b[K\n")
     assert len(lines) == 9
-    assert all(len(line.removesuffix("\x1b[K")) < 40 for line in lines)
-    assert lines[-1].endswith(" more lines\x1b[K")
+    assert all(len(line) < 40 for line in lines)
+    assert lines[-1].endswith(" more lines")
