@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run cluster check test nightly sanitize aarch64 crash fuzz mutations recipes \
-	soak screenshot bench image package reference lint format setup clean unit $(LINT)
+	screenshot bench image package reference lint format setup clean unit $(LINT)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -107,10 +107,6 @@ mutations: ## break the code in 323 ways; each must make a test fail: 30 minutes
 recipes: ## docs/RECIPES.md with the clients that are installed by hand: 5 minutes
 	@tools/setup.sh test
 	@$(TESTS) $(WORKERS) --timeout=1200 -m recipes tests/recipes
-
-soak: ## mixed load with kills, every answer checked: 1 minute (MINUTES=1 SEED=1)
-	@tools/setup.sh test
-	@$(COUNTED) soak $(PYTHON) tests/soak.py --minutes $(or $(MINUTES),1) --seed $(or $(SEED),1)
 
 screenshot: ## take docs/page.png again, of an instance under load: 1 minute
 	@tools/setup.sh test

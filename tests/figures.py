@@ -35,11 +35,6 @@ PATTERNS: Final = {
     r"(\d+) runs, (\d+) heads: ": ("", "heads"),
     r"(\d+) connections; \d+ closed for room": ("connections",),
     r"(\d+) requests: \d+ values, ": ("requests_with_threads",),
-    r"seed \d+: (\d+) operations, (\d+) responses": ("operations", "answers"),
-    r"(\d+) kills, (\d+) stops, ": ("kills", "stops"),
-    r"memory (\d+) to (\d+) MiB, descriptors (\d+) to (\d+)": (
-        *("memory_min", "memory_max", "descriptors_min", "descriptors_max"),
-    ),
     r"(\w+): (?:1 unchanged, )?(\d+) noticed": (),
     r"python: .*?(\d+) with a reason": ("python_reasons",),
     r"c: .*?(\d+) with a reason": ("c_reasons",),
@@ -63,12 +58,6 @@ SHOWN: Final = {
     "| # streams, # requests |": ("streams", "requests"),
     "| # heads": ("heads",),
     "| # connections, # requests by threads": ("connections", "requests_with_threads"),
-    "| # operations, # answers verified, # kills, # stops;": (
-        *("operations", "answers", "kills", "stops"),
-    ),
-    "; memory # to # MiB, # to # descriptors": (
-        *("memory_min", "memory_max", "descriptors_min", "descriptors_max"),
-    ),
     "| # of Python and # of C are noticed": ("python", "c"),
     "| # and # are not, for a written reason": ("python_reasons", "c_reasons"),
 }

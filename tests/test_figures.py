@@ -140,6 +140,6 @@ def test_figures_in_the_readme_are_those_of_the_other_document(
 
 
 def test_figures_of_the_tests_are_those_that_their_commands_have_counted() -> None:
-    """`make crash`, `sanitize`, `soak` and `mutations` write both files."""
+    """`make crash`, `sanitize` and `mutations` write both files."""
     document = counted.DOCUMENT.read_text()
     assert counted.filled(document) == document
