@@ -6,13 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Literal
 
 import pytest
 
-from bench.load import Load, LoadError, Protocol, Run, measure_once, start_load
-from bench.servers import Contender, Dataset, Server, limit
+from bench.load import Load, LoadError, Run, start_load
+from bench.servers import Contender, Dataset, Server
 from support.scripted_server import ScriptedServer, answering, value
 from support.tables import each_row
 
@@ -78,39 +76,3 @@ def test_a_latency_at_a_fixed_rate_begins_when_the_request_is_due() -> None:
     assert found.requests == 20
     assert found.p50 >= 200  # That of the last one, due after 0.19 s.
     assert found.seconds >= 0.4
-
-
-@pytest.mark.parametrize("protocol", ["http", "text", "meta"])
-@pytest.mark.parametrize(
-    ("kind", "depth"), [("get", 1), ("put", 1), ("get", 16), ("mix", 16)]
-)
-def test_requests_of_each_protocol_are_answered_by_the_limit(
-    protocol: Protocol, kind: Literal["get", "put", "mix"], depth: int, tmp_path: Path
-) -> None:
-    """The server in C: values, puts, and many requests at once on a connection."""
-    load = Load(
-        kind=kind,
-        dataset=DATASET,
-        connections=3,
-        depth=depth,
-        seconds=0.05,
-        protocol=protocol,
-        puts_percent=50,
-    )
-    with limit(tmp_path / "files", DATASET) as server:
-        contender = Contender(server=server, ports={protocol: server.port})
-        figures = measure_once(load, contender)
-    assert figures["cpu"] > 0
-    assert figures["rate"] > 0
-    assert figures["p50"] <= figures["p99"] <= figures["p999"] <= figures["max"]
-    assert ("written" in figures) == (kind != "get")
-
-
-def test_misses_are_expected_of_keys_that_are_not_stored(tmp_path: Path) -> None:
-    """A load of misses fails at a hit: in lines, every key is stored."""
-    with limit(tmp_path / "files", DATASET) as server:
-        load = Load(kind="miss", dataset=DATASET, seconds=0.05)
-        assert measure_once(load, Contender(server=server))["rate"] > 0
-        contender = Contender(server=server, ports={"text": server.port})
-        with pytest.raises(LoadError, match="answer: VALUE"):
-            measure_once(load, contender)

@@ -34,29 +34,6 @@ READ = Result(
     },
 )
 BROKEN = Result(name="write-1k", text="PUT of 1 KiB", error="it broke\nin two")
-THREE_ROUNDS = Result(
-    name="read",
-    text="GET",
-    rounds={
-        "volcache": rounds(cpu=[10, 30, 20]),
-        "floor": rounds(cpu=[5, 10, 20]),
-        "idle": [{"rate": 1.0}, {"cpu": 0.0}, {"rate": 2.0}],
-    },
-)
-
-
-def test_a_ratio_is_taken_within_each_round() -> None:
-    """The median of the quotients is not the quotient of the medians."""
-    ratio = THREE_ROUNDS.ratio("floor", "cpu")
-    assert ratio is not None
-    assert (ratio.median, ratio.low, ratio.high) == (2.0, 1.0, 3.0)
-    # What was not measured has no ratio and no median; zero is no divisor.
-    assert THREE_ROUNDS.ratio("idle", "cpu") is None
-    assert THREE_ROUNDS.ratio("nginx", "cpu") is None
-    assert THREE_ROUNDS.spread("volcache", "rate") is None
-    # Measures are in the order of columns.
-    assert THREE_ROUNDS.measures() == ["rate", "cpu"]
-    assert BROKEN.measures() == []
 
 
 def test_a_workload_that_failed_has_its_error_and_no_figures() -> None:
@@ -68,20 +45,13 @@ def test_a_workload_that_failed_has_its_error_and_no_figures() -> None:
     assert BROKEN.name not in "".join(report.plot_lines([BROKEN, READ]))
 
 
-def test_only_the_text_between_the_markers_is_replaced(tmp_path: Path) -> None:
-    """A second time gives the same file; one with other markers is left alone."""
+def test_a_page_with_other_markers_is_left_alone(tmp_path: Path) -> None:
+    """One that has them twice, in another order, or not at all."""
     path = tmp_path / "README.md"
-    path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
-    for _ in range(2):
-        report.fill_markers(path, "new")
-        assert path.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
-    assert report.has_markers(path)
     for text in (f"{END} {BEGIN}", f"{BEGIN} {BEGIN} {END}", BEGIN, ""):
         path.write_text(text, encoding="utf-8")
         assert not report.has_markers(path)
     assert not report.has_markers(tmp_path / "none.md")
-    assert report.has_markers(report.DOCS / "BENCHMARKS.md")
-    assert report.summary_files()
 
 
 def test_a_comparison_shows_the_ratio_of_cpu_with_its_range_and_middle_half() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,12 +11,9 @@ from bench import run
 from bench.workloads import (
     COMPARISON_ROUNDS,
     FULL,
-    QUICK,
     WORKLOADS,
-    Scale,
     Workload,
     select,
-    setup_seconds,
 )
 from support.tables import each_row
 
@@ -27,12 +23,6 @@ WRONG = "unknown workload: reed; choose from: write-1k"
 def names(workloads: Iterable[Workload]) -> list[str]:
     """Return their names."""
     return [workload.name for workload in workloads]
-
-
-def estimate(workloads: list[Workload], scale: Scale) -> float:
-    """Return the seconds a run is expected to take."""
-    turns = sum(workload.seconds(scale) for workload in workloads)
-    return turns + setup_seconds(workloads, scale)
 
 
 def test_workloads_are_selected_by_name() -> None:
@@ -47,14 +37,6 @@ def test_workloads_are_selected_by_name() -> None:
         select("read-1k,reed")
     with pytest.raises(SystemExit, match=WRONG):  # Exit code 1 and one line.
         run.main(["--only", "reed"])
-
-
-def test_a_full_run_and_a_full_comparison_take_less_than_eleven_minutes() -> None:
-    """By estimate; a quick run takes less than two."""
-    assert estimate(select(""), FULL) < 660
-    rounds = replace(FULL, rounds=COMPARISON_ROUNDS)
-    assert estimate(select("", compares=True), rounds) < 600
-    assert estimate(select(""), QUICK) < 120
 
 
 def test_a_comparison_has_two_contenders_only() -> None:
