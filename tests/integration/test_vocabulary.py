@@ -42,7 +42,7 @@ NEVER: Final[list[float]] = [2**31 - 60, math.inf]
 PATIENCE: Final[dict[str, Any]] = {"timeout": 30, "connect_timeout": 30}
 SECRET: Final = "of-the-operator"  # noqa: S105 - Of the tests.
 # Few volumes: an embedded cache has a descriptor for each.
-SMALL: Final = {"capacity": "64MiB", "volume_size": "1MiB"}
+SMALL: Final[dict[str, Any]] = {"capacity": "64MiB", "volume_size": "1MiB"}
 Opened = Callable[..., Any]
 
 
