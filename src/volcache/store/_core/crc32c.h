@@ -1,4 +1,4 @@
-/* CRC-32C (Castagnoli), by the processor's instruction where it has one; CRC-32. */
+/* CRC-32C (Castagnoli), by the processor's instructions where it has them; CRC-32. */
 #ifndef VC_CRC32C_H
 #define VC_CRC32C_H
 
@@ -8,6 +8,9 @@
 /* Return the CRC-32C of the bytes with this `crc` followed by `length` more; 0 is that of no
  * bytes. Thread-safe. The implementation is chosen when the library is loaded. */
 uint32_t vc_crc32c(uint32_t crc, const void *data, size_t length);
+
+/* The same without folding, for tests, short inputs and processors that cannot fold. */
+uint32_t vc_crc32c_instruction(uint32_t crc, const void *data, size_t length);
 
 /* The same in tables, for tests and for processors without the instruction. */
 uint32_t vc_crc32c_tables(uint32_t crc, const void *data, size_t length);
