@@ -329,6 +329,7 @@ REFUSED: Final[list[tuple[Callable[[Any], Any], type[Exception]]]] = [
     (lambda cache: cache.get_many("abc"), InvalidArgumentError),
     (lambda cache: cache.set_file("k", 5), InvalidArgumentError),
     (lambda cache: cache.set_file("k", StringIO("text")), InvalidArgumentError),
+    (lambda cache: cache.set_file("k", "/none"), FileNotFoundError),
     *(
         (
             partial(lambda cache, delta: cache.incr("k", delta), delta=delta),

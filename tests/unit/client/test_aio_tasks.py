@@ -311,6 +311,3 @@ async def test_a_maker_may_close_the_client() -> None:
         with pytest.raises(ClientUsageError):
             await client.get_or_set("a", make)
         assert not own_tasks()
-
-
-# --- Memoized functions ---------------------------------------------------------------

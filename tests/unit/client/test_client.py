@@ -30,10 +30,8 @@ from volcache_client import (
     AccessDeniedError,
     AsyncClient,
     Client,
-    ClientUsageError,
     InvalidArgumentError,
     NodeConnectionError,
-    NodeDownError,
     NodeError,
     NodeTimeoutError,
     PoolTimeoutError,
@@ -171,21 +169,6 @@ def test_a_slow_upload_ends_at_the_timeout(client_of: Any) -> None:
         with pytest.raises(NodeTimeoutError):
             client.set_file("key", io.BytesIO(body))
         is_over.set()
-
-
-def test_a_node_that_does_not_accept_is_an_error_of_the_connection(
-    client_of: Any,
-) -> None:
-    """And is down after some failures."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        name = f"127.0.0.1:{listener.getsockname()[1]}"
-    with client_of(name, failures=2) as client:
-        for _ in range(2):
-            with pytest.raises(NodeConnectionError):
-                client.set("key", b"value")
-        with pytest.raises(NodeDownError):
-            client.set("key", b"value")
-        assert client.get("key") is None
 
 
 @pytest.mark.slow
@@ -644,26 +627,6 @@ def test_the_connections_of_a_node_that_was_removed_are_closed(client_of: Any) -
             wait_until(lambda: not used.is_alive(), "the end")
 
 
-def test_a_closed_client_says_so(client_of: Any) -> None:
-    """It opens no connections again; its numbers can still be read."""
-    with always(value(b"v")) as server, client_of(server) as client:
-        assert client.get("key") == b"v"
-        client.close()
-        client.close()
-        wait_until(lambda: not server._threads[0].is_alive(), "the end")
-        acts: list[Callable[[], object]] = [
-            lambda: client.get("key"),
-            lambda: client.set("key", b""),
-            lambda: client.get_many(["a", "b"]),
-            lambda: client.get_or_set("key", lambda: b""),
-            lambda: client.stream("key").__enter__(),
-        ]
-        for act in acts:
-            with pytest.raises(ClientUsageError, match="closed"):
-                act()
-        assert client.stats().operations["get", "hit"] == 1
-
-
 # --- Streams and files ------------------------------------------------------------------
 
 
@@ -775,17 +738,6 @@ def test_a_file_that_fails_is_never_stored_short(
         assert numbers_of(client).failures == 0
         assert client.set_file("key", io.BytesIO(b"v")) == '"1"'
     assert len(requests) == 1
-
-
-def test_what_is_no_binary_file_is_refused(tmp_path: Path, client_of: Any) -> None:
-    """By name."""
-    with always(value(b"")) as server, client_of(server) as client:
-        with pytest.raises(InvalidArgumentError, match="neither a path nor a file"):
-            client.set_file("key", b"value")
-        with pytest.raises(InvalidArgumentError, match="not binary"):
-            client.set_file("key", io.StringIO("value"))
-        with pytest.raises(FileNotFoundError):
-            client.set_file("key", tmp_path / "missing")
 
 
 def test_a_file_without_positions_is_sent_in_chunks(client_of: Any) -> None:

@@ -12,8 +12,6 @@ from volcache_client import (
     AccessDeniedError,
     CacheError,
     ConflictError,
-    InvalidArgumentError,
-    InvalidKeyError,
     NodeConnectionError,
     NodeDownError,
     NodeTimeoutError,
@@ -248,32 +246,6 @@ def test_a_mistake_of_the_caller_is_always_raised(
     core = core_of(node, on_error="miss")
     with pytest.raises(CacheError, match=str(status)):
         node.run(operations(core)[name]())
-
-
-def test_wrong_arguments_are_raised_before_anything_is_sent(node: FakeNode) -> None:
-    """Also with `on_error="miss"`."""
-    core = core_of(node, on_error="miss")
-    wrong: list[tuple[Callable[[], Operation[Any]], type[CacheError]]] = [
-        (lambda: core.get("-/stats"), InvalidKeyError),
-        (lambda: core.put("", b"v"), InvalidKeyError),
-        (lambda: core.put("k", "text"), SerializationError),
-        (lambda: core.put("k", b"v", ttl=0), InvalidArgumentError),
-        (lambda: core.put("k", b"v", kind="a\r\nb"), InvalidArgumentError),
-        (lambda: core.touch("k", 0), InvalidArgumentError),
-        *(
-            (partial(core.incr, "k", *wrong), InvalidArgumentError)
-            for wrong in ((-1, 0, 1), (1.5, 0, 1), (2**64, 0, 1), (1, -1, 1), (1, 0, 0))
-        ),
-        (lambda: core.delete("k", etag=""), InvalidArgumentError),
-        (lambda: core.get_or_set("k", make_nothing, ttl=-1), InvalidArgumentError),
-        (lambda: core.purge(""), InvalidArgumentError),
-        *((lambda: core.purge("p"), InvalidArgumentError),),
-        (lambda: core.purge(None), InvalidArgumentError),
-    ]
-    for operation, error in wrong:
-        with pytest.raises(error):
-            node.run(operation())
-    assert not node.requests
 
 
 def test_a_node_that_is_down_is_a_miss_for_reads_and_an_error_for_writes(

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 import types
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -243,17 +240,6 @@ def test_node_that_stays_keeps_its_health_and_pools(file: Path) -> None:
     assert not after["a:1"].is_up
 
 
-def test_weight_that_changes_moves_keys(file: Path) -> None:
-    """The ring is that of the new list."""
-    setup = Setup(file)
-    keys = [b"%d" % n for n in range(1000)]
-    before = sum(setup.nodes.of(key).name == "b:1" for key in keys)
-    file.write_text("server a:1 weight=10;\nserver b:1 weight=20;\n")
-    setup.refresh()
-    assert setup.told() == []
-    assert sum(setup.nodes.of(key).name == "b:1" for key in keys) > 3 * before
-
-
 def test_node_with_another_scheme_is_another_node() -> None:
     """Its connections and failures are not those of the one before."""
     lists = [["http://a:1"], ["https://a:1"]]
@@ -389,17 +375,6 @@ def test_first_list_is_read_by_each_caller() -> None:
     assert [n.is_up for n in setup.nodes.all()] == [False, True]
 
 
-def test_hook_may_use_the_nodes() -> None:
-    """It is called without a lock."""
-    lists = [["a:1"], ["b:1"]]
-    setup = Setup(lambda: lists.pop(0))
-    setup.hook = lambda: seen.append(setup.refresh(after=0))
-    seen: list[dict[str, int]] = []
-    setup.refresh()
-    setup.refresh()
-    assert seen == [{"b:1": 1}] * 2
-
-
 def test_child_process_reads_though_its_parent_reads() -> None:
     """And takes no lock that another thread of the parent had."""
     setup = Setup(lambda: ["a:1"])
@@ -410,42 +385,6 @@ def test_child_process_reads_though_its_parent_reads() -> None:
     setup.nodes._lock.acquire()
     setup.nodes.after_fork()
     assert setup.refresh(after=0) == {"a:1": 1}
-
-
-def test_threads_read_a_list_once_and_never_see_half_of_it() -> None:
-    """Each key is on a node of one of the lists, at any time."""
-    calls: list[int] = []
-    one_at_a_time = threading.Lock()
-    lists = [["a:1", "b:1", "c:1"], ["d:1", "e:1"]]
-
-    def listed() -> list[str]:
-        if calls:
-            assert one_at_a_time.acquire(blocking=False)
-            time.sleep(0)  # Let another thread run.
-            one_at_a_time.release()
-        calls.append(1)
-        return lists[len(calls) % 2]
-
-    setup = Setup(listed)
-    setup.refresh()
-    barrier = threading.Barrier(8)
-
-    def work() -> None:
-        for number in range(100):
-            if barrier.wait(30) == 0:
-                setup.now += SECONDS
-            barrier.wait(30)
-            run(setup.nodes.refresh(taken))
-            nodes = tuple(node.name for node in setup.nodes.all())
-            assert list(nodes) in lists
-            assert setup.nodes.of(b"%d" % number).name in {*lists[0], *lists[1]}
-
-    with ThreadPoolExecutor(8) as pool:
-        for done in [pool.submit(work) for _ in range(8)]:
-            done.result()
-    assert len(calls) == 101
-    assert {event.kind for event in setup.events} == {"added", "removed"}
-    assert len(setup.events) == 100 * 5
 
 
 # --- Both clients -----------------------------------------------------------------------

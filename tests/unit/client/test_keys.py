@@ -83,32 +83,6 @@ def test_a_path_has_no_characters_that_end_it(key: bytes) -> None:
     assert not set(path) & set(' ?#"<>\\^`{|}')
 
 
-@each_row(
-    ("key", "reason"),
-    [
-        *((b"", "it is empty"), (b"/a", "it begins with a slash")),
-        (b"-/healthy", 'the prefix "-/" is reserved'),
-        *(
-            (b"a\x00b", "it has the control byte 0x"),
-            (b"a\n", "it has the control byte 0x"),
-        ),
-        *(
-            (b"a\x7f", "it has the control byte 0x7F"),
-            (b".", 'it has a segment "." or ".."'),
-        ),
-        (b"../a", 'it has a segment "." or ".."'),
-        (b"a/./b", 'it has a segment "." or ".."'),
-        (b"a/..", 'it has a segment "." or ".."'),
-    ],
-)
-def test_refused_key_is_named_with_the_reason(key: bytes, reason: str) -> None:
-    """And with what a key may be."""
-    with pytest.raises(InvalidKeyError) as raised:
-        encode_key(key)
-    assert str(raised.value).startswith(f"bad key {key!r}: {reason}")
-    assert "; a key is str or bytes: at least one byte" in str(raised.value)
-
-
 @each_row("key", [b"-", b"-x", b"a/-/b", b"a//x", b"...", b"a/.b", b" "])
 def test_similar_keys_are_accepted(key: bytes) -> None:
     """Only whole segments and the very beginning count."""

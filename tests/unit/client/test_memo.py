@@ -19,17 +19,6 @@ def area(width: int, height: Any = 1, *more: Any, unit: Any = "m") -> None:
 KEYS = CallKeys(area, None, None)
 
 
-def test_all_ways_to_write_a_call_have_one_key() -> None:
-    """With the name of the function, readable, so that it can be purged."""
-    same = {
-        *(KEYS.of(2), KEYS.of(2, 1), KEYS.of(width=2), KEYS.of(height=1, width=2)),
-        KEYS.of(2, unit="m"),
-    }
-    assert len(same) == 1
-    (key,) = same
-    assert str(key).startswith(f"memo/{area.__module__}.area/")
-
-
 def test_other_arguments_have_other_keys() -> None:
     """By value and by type; the order of sets and of names does not matter."""
     values: list[Any] = [
@@ -82,13 +71,6 @@ def test_functions_whose_name_may_be_that_of_another_need_a_prefix() -> None:
     main.__module__ = "__main__"
     with pytest.raises(InvalidArgumentError, match="__main__"):
         CallKeys(main, None, None)
-
-
-def test_a_key_of_the_caller_is_used_as_it_is() -> None:
-    """And not together with a prefix."""
-    assert CallKeys(area, lambda width, **_: f"area/{width}", None).of(2) == "area/2"
-    with pytest.raises(InvalidArgumentError, match="not both"):
-        CallKeys(area, lambda: "", "prefix")
 
 
 class Shop:

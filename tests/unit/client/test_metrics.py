@@ -2,46 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from support.tables import each_row
-from volcache_client.metrics import BUCKETS, Counters
+from volcache_client.metrics import Counters
 
 THREADS, ROUNDS = 8, 2_000
-
-
-@each_row(
-    ("seconds", "place"),
-    [
-        (0.0, 0),
-        *((limit, place) for place, limit in enumerate(BUCKETS)),
-        *((math.nextafter(limit, 9), place + 1) for place, limit in enumerate(BUCKETS)),
-        (1e9, len(BUCKETS)),
-    ],
-)
-def test_duration_is_counted_in_its_class(seconds: float, place: int) -> None:
-    """A class includes its upper limit."""
-    counters = Counters()
-    counters.operation_ended("get", "hit", seconds)
-    counts = counters.read({}).durations["get"].counts
-    assert counts.index(1) == place
-    assert len(counts) == len(BUCKETS) + 1
-
-
-def test_numbers_that_were_read_do_not_change() -> None:
-    """They are of one moment."""
-    counters = Counters()
-    counters.operation_ended("get", "hit", 0.1)
-    counters.error(ValueError())
-    read = counters.read({"a:1": (True, 0)})
-    before = repr(read)
-    counters.operation_ended("get", "hit", 0.1)
-    counters.operation_ended("head", "hit", 0.1)
-    counters.error(ValueError())
-    counters.request_began("a:1")
-    assert repr(read) == before
 
 
 def test_child_process_has_nothing_in_flight() -> None:

@@ -123,23 +123,6 @@ def test_defaults_and_limits_are_allowed() -> None:
     assert options.timeout == 1e9
 
 
-@each_row(
-    ("on_error", "writes_when_down", "drops"),
-    [
-        ("raise", None, False),
-        ("miss", None, True),
-        ("raise", "drop", True),
-        ("miss", "raise", False),
-    ],
-)
-def test_writes_to_a_node_that_is_down_follow_on_error(
-    on_error: Any, writes_when_down: Any, *, drops: bool
-) -> None:
-    """Unless they have a choice of their own."""
-    options = Options(on_error=on_error, writes_when_down=writes_when_down)
-    assert options.drops_writes == drops
-
-
 def test_signature_of_the_clients_has_all_options() -> None:
     """With the same types."""
     assert list(OptionArguments.__annotations__) == [o.name for o in fields(Options)]
