@@ -219,11 +219,10 @@ class Nodes:
     def _view_of(self, wanted: list[tuple[Address, int]]) -> _View:
         ring = HashRing((address.name, weight) for address, weight in wanted)
         nodes: dict[str, Node] = {}
-        for address, weight in wanted:
+        for address, _ in wanted:
             node = self._view.nodes.get(address.name)
             if node is None or node.address != address:
-                node = Node(address, weight, self._health, self._clock, self._events)
-            node.weight = weight
+                node = Node(address, self._health, self._clock, self._events)
             nodes[address.name] = node
         return _View(nodes, ring)
 

@@ -189,7 +189,6 @@ class Node:
     Attributes:
         address: Where it listens.
         name: Of the address.
-        weight: Its share of the keys; changed when the list of nodes is read again.
 
     Invariants:
         - From an `ask` that returns "probe" until `probe_ended` is called, no other caller
@@ -200,7 +199,6 @@ class Node:
     def __init__(
         self,
         address: Address,
-        weight: int,
         options: HealthOptions,
         clock: Callable[[], float],
         events: Events,
@@ -210,14 +208,12 @@ class Node:
 
         Args:
             address: Where it listens.
-            weight: Its share of the keys.
             options: When it is down.
             clock: Seconds, monotonic.
             events: Gets "down" and "up".
         """
         self.address: Final = address
         self.name: Final = address.name
-        self.weight = weight
         self._options: Final = options
         self._clock: Final = clock
         self._events: Final = events

@@ -46,22 +46,14 @@ class HashRing:
         Compute the points.
 
         Args:
-            nodes: Names as in nginx's `server` lines, such as "10.0.0.1:1234" or
-                "unix:/run/volcache/disk1.sock", each with its weight, 1 to 1,000, if that
-                is not 1.
+            nodes: At least one: names as in nginx's `server` lines, such as
+                "10.0.0.1:1234" or "unix:/run/volcache/disk1.sock", each with its weight, 1
+                to 1,000, if that is not 1.
 
         Raises:
-            InvalidArgumentError: There are none, one occurs twice, or is neither a name nor
-                a name with a weight.
+            InvalidArgumentError: One is neither a name nor a name with a weight.
         """
-        weights: dict[str, int] = {}
-        for entry in nodes:
-            name, weight = name_and_weight(entry)
-            if name in weights:
-                raise InvalidArgumentError(f"{name}: the node is in the list twice")
-            weights[name] = weight
-        if not weights:
-            raise InvalidArgumentError("the list of nodes is empty; one is needed")
+        weights = dict(map(name_and_weight, nodes))
         self.nodes: Final = tuple(weights)
         owners: dict[int, str] = {}
         for name, weight in weights.items():

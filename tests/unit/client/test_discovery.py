@@ -51,7 +51,7 @@ class Setup:
 
     def listed(self) -> dict[str, int]:
         """Return names and weights."""
-        return {node.name: node.weight for node in self.nodes.all()}
+        return {address.name: weight for address, weight in self.nodes._listed}
 
     def told(self) -> list[tuple[str, str]]:
         """Return kind and node of the events so far, and forget them."""
@@ -114,9 +114,11 @@ def test_list_has_names_and_weights() -> None:
         ([], "the list of nodes is empty"),
         (["a:1", "b"], "'b' is not the address of a node"),
         (["a:1", "http://a:1"], "a:1: the node is in the list twice"),
-        ([("a:1", 0)], "a:1: weight 0"),
-        ([("a:1", 1, 1)], "is not a node"),
-        ([None], "None is not a node"),
+        ([("a:1", 0)], "a:1: weight 0; allowed are integers from 1 to 1000"),
+        *(([("a:1", 1001)], "weight 1001"), ([("a:1", 1.0)], r"weight 1\.0")),
+        *(([("a:1", True)], "weight True"), ([("a:1", "10")], "weight '10'")),
+        *(([("a:1", 1, 1)], "is not a node"), ([("a:1",)], "is not a node")),
+        *(([None], "None is not a node"), ([(7, 1)], "7 is not the name of a node")),
         (None, "a NoneType is not a list of nodes"),
         (7, "a int is not a list of nodes"),
         (b"a:1", "a bytes is not a list of nodes"),

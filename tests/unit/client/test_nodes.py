@@ -41,7 +41,7 @@ class Seconds:
 
 def make_node(clock: Seconds, options: HealthOptions = OPTIONS) -> Node:
     """Return a node that is up."""
-    return Node(parse_address("10.0.0.1:1234"), 1, options, clock, Events(print))
+    return Node(parse_address("10.0.0.1:1234"), options, clock, Events(print))
 
 
 def fail(node: Node, times: int) -> list[bool]:
@@ -144,7 +144,7 @@ def test_events_are_told_in_the_order_of_the_changes() -> None:
         at_once.release()
 
     options = HealthOptions(1, FIRST, FIRST)
-    node = Node(parse_address("a:1"), 1, options, Seconds(), Events(hook))
+    node = Node(parse_address("a:1"), options, Seconds(), Events(hook))
     barrier = threading.Barrier(8)
 
     def work(number: int) -> int:
@@ -170,7 +170,7 @@ def test_hook_may_cause_further_events() -> None:
         told.append(event.kind)
 
     options = HealthOptions(1, FIRST, FIRST)
-    node = Node(parse_address("a:1"), 1, options, Seconds(), Events(hook))
+    node = Node(parse_address("a:1"), options, Seconds(), Events(hook))
     node.failed("reason")
     assert told == ["down", "up"]
 
