@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _OK: Final = 200
-# Of an answer that is not a value: a line of text.
-_TEXT_BYTES_MAX: Final = 64 << 10
 
 
 class HttpConnection(Protocol):
@@ -220,7 +218,7 @@ async def open_body(pool: HttpPool[Any], step: Open) -> Answer | Opened:
     try:
         exchange = await body.begin(step.request, 0)
         if exchange.status != _OK:
-            await body.receive(_TEXT_BYTES_MAX)
+            await body.receive(sys.maxsize)
             return exchange.answer()
         if "Content-Length" not in exchange.headers:
             raise NodeConnectionError(step.node.name, "an answer of unknown length")

@@ -31,6 +31,9 @@ _HEAD_BYTES_MAX: Final = 1 << 16
 _JOINED_BYTES_MAX: Final = 1 << 16
 _LENGTH_DIGITS_MAX: Final = 18
 _ENDLESS: Final = sys.maxsize
+_OK: Final = 200
+# Of an answer that is not a value: a line of text. Its end is not waited for.
+_TEXT_BYTES_MAX: Final = 64 << 10
 _CHUNKED: Final = "Transfer-Encoding: chunked\r\n"
 _WITHOUT_BODY: Final = frozenset({204, 304})
 # Version, status and lines of headers.
@@ -185,7 +188,8 @@ class HttpExchange:
 
     def has(self, count: int) -> bool:
         """Whether the head and so many bytes of the body are received, or all of it."""
-        is_enough = self.status and self.buffered >= count
+        wanted = count if self.status == _OK else min(count, _TEXT_BYTES_MAX)
+        is_enough = self.status and self.buffered >= wanted
         return self.is_complete or bool(is_enough)
 
     def read(self, size: int | None = None) -> bytes:

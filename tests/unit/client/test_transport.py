@@ -32,11 +32,12 @@ def test_a_url_is_fetched_whatever_its_status() -> None:
 
 
 def test_a_body_has_a_limit() -> None:
-    """Whether its length is announced or not."""
+    """Whether its length is announced or not. One that is no value is a line of text."""
+    status = 200
 
     def endless(peer: Peer) -> None:
         peer.request()
-        peer.send(b"HTTP/1.1 200 OK\r\n\r\n")
+        peer.send(b"HTTP/1.1 %d x\r\n\r\n" % status)
         while True:  # Until the client has enough.
             peer.send(bytes(1 << 16))
 
@@ -52,6 +53,11 @@ def test_a_body_has_a_limit() -> None:
         pytest.raises(NodeConnectionError, match="longer than 1000 bytes"),
     ):
         fetch(f"http://{server.name}", limit_bytes=1000)
+    status = 503
+    with ScriptedServer(endless) as server:
+        found = fetch(f"http://{server.name}")
+    assert found.status == status
+    assert len(found.body) < 1_000_000
 
 
 @pytest.mark.slow
