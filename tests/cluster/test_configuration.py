@@ -52,12 +52,6 @@ def make_certificate(folder: Path) -> None:
     )
 
 
-def test_configuration_is_valid(mode: dict[str, str], tmp_path: Path) -> None:
-    """`nginx -t` reports nothing in any failure mode."""
-    done = Nginx(tmp_path / "nginx", INSTANCES, files=mode).test()
-    assert (done.returncode, "[" in done.stderr) == (0, False), done.stderr
-
-
 @pytest.mark.skipif(find_spec("gixy") is None, reason="gixy is not installed")
 def test_gixy_finds_nothing(tmp_path: Path) -> None:
     """In each failure mode, as shipped, and with TLS, tokens and passwords."""

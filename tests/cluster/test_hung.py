@@ -140,32 +140,6 @@ def test_lists_that_differ_are_noticed_and_move_no_key(tmp_path: Path) -> None:
             assert is_logged == bool(own & set(moved))  # Ports decide who has keys.
 
 
-def test_wrong_list_does_not_stop_a_running_instance(tmp_path: Path) -> None:
-    """A reload keeps the list before, and says so."""
-    wrong = {
-        "server 127.0.0.1:1;": "does not have this instance",
-        "": "no nodes in it",
-        None: "No such file",
-    }
-    with ringed(tmp_path / "cluster") as cluster:
-        name, server = next(iter(cluster.instances.items()))
-        path = tmp_path / "cluster" / "list0"
-        for text, reason in wrong.items():
-            path.unlink(missing_ok=True)
-            if text is not None:
-                path.write_text(text)
-            answer = reload(server)
-            assert answer.status_code == 409
-            assert reason in answer.text
-        assert server.stderr.count("config.rejected") == len(wrong)
-        for path_, owner in (
-            (p, o) for o, found in cluster.by_owner(PATHS).items() for p in found
-        ):
-            expected = 200 if owner == name else 503
-            done_ = requests.put(server.url + path_, b"x", timeout=10)
-            assert done_.status_code == expected
-
-
 def test_growing_fleet_reads_by_either_list_and_writes_by_the_new_one(
     tmp_path: Path,
 ) -> None:
