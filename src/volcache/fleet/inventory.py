@@ -18,7 +18,7 @@ import json
 import re
 import string
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from volcache import kinds
@@ -51,7 +51,6 @@ _NOT_SETTINGS: Final = {
 }
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
-_DISK: Final = re.compile(r"[A-Za-z0-9._/@+-]{1,200}")
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._@+:-]+)+")
 _HOST: Final = kinds.text(
     "a host name or an IP address",
@@ -60,18 +59,16 @@ _HOST: Final = kinds.text(
 _PORT: Final = kinds.integer(1, _PORT_MAX)
 _WEIGHT: Final = kinds.integer(1, 1000)
 _PROCESSES: Final = kinds.integer(1, 64)
-_DISK_NUMBER: Final = kinds.integer(1, 1000)
 _DISK_NAME: Final = kinds.text(
-    "text of letters, digits and . _ / @ + -, such as a path", _DISK.fullmatch
+    "a number of disks from 1 to 1000, or a list of disks, each a number, a name, a path,"
+    ' or a table such as { name = "/srv/disk3", weight = 20 }',
+    re.compile(r"[A-Za-z0-9._/@+-]{1,200}").fullmatch,
 )
+_DISK_NUMBER: Final = replace(kinds.integer(1, 1000), allowed=_DISK_NAME.allowed)
 _MOUNT_POINT: Final = kinds.text(
     'a path such as "/srv/{disk}/{port}", in which {machine}, {disk} and {port} are'
     " replaced",
     lambda text: _is_template(text),  # noqa: PLW0108 - It is defined below.
-)
-_DISKS_ALLOWED: Final = (
-    "a number of disks from 1 to 1000, or a list of disks, each a number, a name, a path,"
-    ' or a table such as { name = "/srv/disk3", weight = 20 }'
 )
 _MACHINE_KEYS: Final = (
     *("address", "listen", "disks", "port", "processes", "weight", "mount_point"),
@@ -152,203 +149,202 @@ def load_inventory(path: Path) -> Inventory:
         # ValueError itself: a number with more digits than Python converts.
         reason = one_line(str(error), 2 * _SHOWN_MAX)
         raise ConfigError(f"{path}: not valid TOML: {reason}") from error
-    return _InventoryReader(str(path)).read(found)
+    try:
+        return _read(found)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
-class _InventoryReader:
-    """Checks an inventory; its errors name the file."""
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-
-    def read(self, found: Table) -> Inventory:
-        self._check_keys("", found, ("defaults", "machines", "nginx"))
-        own = self._table("defaults", found.get("defaults", {}))
-        self._check_keys("defaults", own, _DEFAULT_KEYS)
-        defaults = (("defaults", own),)
-        # Also what every machine replaces is checked.
-        probe = (*defaults, ("", {"address": "127.0.0.1"}))
-        list(self._instances(self._machine("defaults", "any", probe), defaults))
-        tables = self._table("machines", found.get("machines", {}))
-        if not tables:
-            raise self._error(
-                'machines: no machine; at least one is needed, such as cache-1 = "10.0.0.5"'
-                " in the table [machines]"
-            )
-        machines: list[Machine] = []
-        instances: list[Instance] = []
-        for name, raw in tables.items():
-            where = f"machines.{name if _NAME.fullmatch(name) else _shown(name)}"
-            own = {"address": raw} if isinstance(raw, str) else self._table(where, raw)
-            self._check_keys(where, own, _MACHINE_KEYS)
-            layers = ((where, own), *defaults)
-            machines.append(self._machine(where, name, layers))
-            instances += self._instances(machines[-1], layers)
-        self._refuse_twice((found.address.lower(), found) for found in instances)
-        self._refuse_twice(
-            ((found.machine.name, found.mount_point), found) for found in instances
+def _read(found: Table) -> Inventory:
+    _check_keys("", found, ("defaults", "machines", "nginx"))
+    own = _table("defaults", found.get("defaults", {}))
+    _check_keys("defaults", own, _DEFAULT_KEYS)
+    defaults = (("defaults", own),)
+    # Also what every machine replaces is checked.
+    probe = (*defaults, ("", {"address": "127.0.0.1"}))
+    list(_instances(_machine("defaults", "any", probe), defaults))
+    tables = _table("machines", found.get("machines", {}))
+    if not tables:
+        raise ConfigError(
+            'machines: no machine; at least one is needed, such as cache-1 = "10.0.0.5"'
+            " in the table [machines]"
         )
-        nginx = self._table("nginx", found.get("nginx", {}))
-        modes = ("failover", "growing")
-        self._check_keys("nginx", nginx, modes)
-        flags = (
-            self._value((("nginx", nginx),), mode, kinds.FLAG, default=False)
-            for mode in modes
+    machines: list[Machine] = []
+    instances: list[Instance] = []
+    for name, raw in tables.items():
+        where = f"machines.{name if _NAME.fullmatch(name) else _shown(name)}"
+        own = {"address": raw} if isinstance(raw, str) else _table(where, raw)
+        _check_keys(where, own, _MACHINE_KEYS)
+        layers = ((where, own), *defaults)
+        machines.append(_machine(where, name, layers))
+        instances += _instances(machines[-1], layers)
+    _refuse_twice((found.address.lower(), found) for found in instances)
+    _refuse_twice(
+        ((found.machine.name, found.mount_point), found) for found in instances
+    )
+    nginx = _table("nginx", found.get("nginx", {}))
+    modes = ("failover", "growing")
+    _check_keys("nginx", nginx, modes)
+    flags = (
+        _value((("nginx", nginx),), mode, kinds.FLAG, default=False) for mode in modes
+    )
+    return Inventory(tuple(machines), tuple(instances), *flags)
+
+
+def _machine(where: str, name: str, layers: Layers) -> Machine:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{where}: not the name of a machine; allowed are up to 63 letters, digits,"
+            " . and -"
         )
-        return Inventory(tuple(machines), tuple(instances), *flags)
+    address = _value(layers, "address", _HOST, name)
+    listen = _value(layers, "listen", kinds.ADDRESS, "")
+    if not listen and not kinds.is_ip_address(address):
+        raise ConfigError(
+            f"{where}.address = {_shown(address)} is a host name; then listen is"
+            ' needed, an IP address of the machine, or "0.0.0.0" for all'
+        )
+    return Machine(name, address, listen or address)
 
-    def _machine(self, where: str, name: str, layers: Layers) -> Machine:
-        if not _NAME.fullmatch(name):
-            raise self._error(
-                f"{where}: not the name of a machine; allowed are up to 63 letters, digits,"
-                " . and -"
-            )
-        address = self._value(layers, "address", _HOST, name)
-        listen = self._value(layers, "listen", kinds.ADDRESS, "")
-        if not listen and not kinds.is_ip_address(address):
-            raise self._error(
-                f"{where}.address = {_shown(address)} is a host name; then listen is"
-                ' needed, an IP address of the machine, or "0.0.0.0" for all'
-            )
-        return Machine(name, address, listen or address)
 
-    def _instances(self, machine: Machine, layers: Layers) -> Iterator[Instance]:
-        """Yield the instances of a machine; `layers`: its table, and the defaults."""
-        processes = self._value(layers, "processes", _PROCESSES, 1)
-        first = self._value(layers, "port", _PORT, 1234)
-        for disk in self._disks(layers):
-            all_layers = ((disk.where, disk.own), *layers)
-            usual = (
-                "{disk}/{port}" if disk.name.startswith("/") else MOUNT_POINT_DEFAULT
-            )
-            template = self._value(all_layers, "mount_point", _MOUNT_POINT, usual)
-            weight = self._value(all_layers, "weight", _WEIGHT, 10)
-            port = self._value(
-                all_layers[:1], "port", _PORT, first + (disk.number - 1) * processes
-            )
-            settings: dict[str, str] = {}
-            for where, table in reversed(all_layers):
-                settings |= self._settings(where, table)
-            for number in range(port, port + processes):
-                if number > _PORT_MAX:
-                    raise self._error(
-                        f"{disk.where}: its port would be {number}; at most {_PORT_MAX} is"
-                        " allowed"
-                    )
-                path = self._mount_point(disk, template, machine.name, number)
-                yield Instance(machine, disk.name, number, path, weight, settings)
-
-    def _mount_point(self, disk: _Disk, template: str, machine: str, port: int) -> str:
-        path = template.format(machine=machine, disk=disk.name, port=port)
-        path = path.replace("//", "/")
-        if not _PATH.fullmatch(path) or {".", ".."} & set(path.split("/")):
-            raise self._error(
-                f"{disk.where}: the mount point would be {_shown(path)}; allowed is a path"
-                " from / on, of letters, digits and . _ @ + : -, without .."
-            )
-        return path
-
-    def _disks(self, layers: Layers) -> Iterator[_Disk]:
-        where, raw = _lookup(layers, "disks", 1)
-        key = f"{where}.disks"
-        if isinstance(raw, int):
-            count = self._checked(key, raw, _DISK_NUMBER, _DISKS_ALLOWED)
-            raw = list(range(1, count + 1))
-        if not isinstance(raw, list) or not raw:
-            raise self._not_allowed(key, raw, _DISKS_ALLOWED)
-        seen: set[str] = set()
-        for position, item in enumerate(raw, 1):
-            place = f"{key}[{position}]"
-            own: Table = {}
-            name = item
-            if isinstance(item, dict):
-                own = item
-                self._check_keys(place, own, _DISK_KEYS)
-                name = item.get("name")
-            if isinstance(name, int):
-                number = self._checked(place, name, _DISK_NUMBER, _DISKS_ALLOWED)
-                disk = _Disk(place, str(name), number, own)
-            else:
-                text = self._checked(place, name, _DISK_NAME, _DISKS_ALLOWED)
-                disk = _Disk(place, text.rstrip("/") or "/", position, own)
-            if disk.name in seen:
-                raise self._error(f"{place}: disk {disk.name} is in the list twice")
-            seen.add(disk.name)
-            yield disk
-
-    def _settings(self, where: str, values: Table) -> dict[str, str]:
-        """Return the settings of a table as text, checked like those of an instance."""
-        where = f"{where}.settings"
-        known = {s.name: s for s in SETTINGS}
-        found: dict[str, str] = {}
-        for name, raw in self._table(where, values.get("settings", {})).items():
-            setting = known.get(name)
-            if name in _NOT_SETTINGS:
-                raise self._error(f"{where}.{name}: not allowed; {_NOT_SETTINGS[name]}")
-            if setting is None:
-                raise self._unknown(where, name, known)
-            if setting.is_secret:
-                raise self._error(
-                    f"{where}.{name}: a token is not allowed here; write it to the settings"
-                    " file of the machines"
+def _instances(machine: Machine, layers: Layers) -> Iterator[Instance]:
+    """Yield the instances of a machine; `layers`: its table, and the defaults."""
+    processes = _value(layers, "processes", _PROCESSES, 1)
+    first = _value(layers, "port", _PORT, 1234)
+    for disk in _disks(layers):
+        all_layers = ((disk.where, disk.own), *layers)
+        usual = "{disk}/{port}" if disk.name.startswith("/") else MOUNT_POINT_DEFAULT
+        template = _value(all_layers, "mount_point", _MOUNT_POINT, usual)
+        weight = _value(all_layers, "weight", _WEIGHT, 10)
+        port = _value(
+            all_layers[:1], "port", _PORT, first + (disk.number - 1) * processes
+        )
+        settings: dict[str, str] = {}
+        for where, table in reversed(all_layers):
+            settings |= _settings(where, table)
+        for number in range(port, port + processes):
+            if number > _PORT_MAX:
+                raise ConfigError(
+                    f"{disk.where}: its port would be {number}; at most {_PORT_MAX} is"
+                    " allowed"
                 )
-            value = self._checked(
-                f"{where}.{name}", raw, setting.kind, setting.kind.allowed
-            )
-            found[name] = _as_text(raw, value)
-        return found
+            path = _mount_point(disk, template, machine.name, number)
+            yield Instance(machine, disk.name, number, path, weight, settings)
 
-    def _refuse_twice(self, found: Iterable[tuple[object, Instance]]) -> None:
-        known: dict[object, Instance] = {}
-        for key, instance in found:
-            other = known.setdefault(key, instance)
-            if other is not instance:
-                shown = key if isinstance(key, str) else instance.mount_point
-                raise self._error(
-                    f"{_place(instance)} and {_place(other)} both have {shown}; each"
-                    " instance needs an address and port of its own, and a mount point of"
-                    " its own"
-                )
 
-    def _table(self, where: str, raw: object) -> dict[str, object]:
-        if not isinstance(raw, dict):
-            raise self._not_allowed(where, raw, "a table")
-        return raw
-
-    def _check_keys(self, where: str, table: Table, known: Iterable[str]) -> None:
-        for key in table:
-            if key not in known:
-                raise self._unknown(where, key, known)
-
-    def _unknown(self, where: str, key: str, known: Iterable[str]) -> ConfigError:
-        near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.5)
-        hint = f"the closest known is {near[0]}" if near else ""
-        hint = hint or f"known are {', '.join(known)}"
-        if where.startswith("machines.") and "." not in where.removeprefix("machines."):
-            hint += "; the name of a machine with a dot needs quotes"
-        place = f"{where}: " if where else ""
-        return self._error(f"{place}unknown key {_shown(key)}; {hint}")
-
-    def _value(self, layers: Layers, key: str, kind: Kind[T], default: T) -> T:
-        """Return a value of the first layer that has it."""
-        where, raw = _lookup(layers, key, None)
-        if raw is None:  # TOML has no null.
-            return default
-        return self._checked(f"{where}.{key}", raw, kind, kind.allowed)
-
-    def _checked(self, where: str, raw: object, kind: Kind[T], allowed: str) -> T:
-        try:
-            return kind.from_toml(raw)
-        except (TypeError, ValueError):
-            raise self._not_allowed(where, raw, allowed) from None
-
-    def _not_allowed(self, where: str, raw: object, allowed: str) -> ConfigError:
-        return self._error(
-            f"{where} = {_shown(raw)} is not allowed; allowed is {allowed}"
+def _mount_point(disk: _Disk, template: str, machine: str, port: int) -> str:
+    path = template.format(machine=machine, disk=disk.name, port=port)
+    path = path.replace("//", "/")
+    if not _PATH.fullmatch(path) or {".", ".."} & set(path.split("/")):
+        raise ConfigError(
+            f"{disk.where}: the mount point would be {_shown(path)}; allowed is a path"
+            " from / on, of letters, digits and . _ @ + : -, without .."
         )
+    return path
 
-    def _error(self, text: str) -> ConfigError:
-        return ConfigError(f"{self._file}: {text}")
+
+def _disks(layers: Layers) -> Iterator[_Disk]:
+    where, raw = _lookup(layers, "disks", 1)
+    key = f"{where}.disks"
+    if isinstance(raw, int):
+        count = _checked(key, raw, _DISK_NUMBER)
+        raw = list(range(1, count + 1))
+    if not isinstance(raw, list) or not raw:
+        raise _not_allowed(key, raw, _DISK_NUMBER.allowed)
+    seen: set[str] = set()
+    for position, item in enumerate(raw, 1):
+        place = f"{key}[{position}]"
+        own: Table = {}
+        name = item
+        if isinstance(item, dict):
+            own = item
+            _check_keys(place, own, _DISK_KEYS)
+            name = item.get("name")
+        if isinstance(name, int):
+            number = _checked(place, name, _DISK_NUMBER)
+            disk = _Disk(place, str(name), number, own)
+        else:
+            text = _checked(place, name, _DISK_NAME)
+            disk = _Disk(place, text.rstrip("/") or "/", position, own)
+        if disk.name in seen:
+            raise ConfigError(f"{place}: disk {disk.name} is in the list twice")
+        seen.add(disk.name)
+        yield disk
+
+
+def _settings(where: str, values: Table) -> dict[str, str]:
+    """Return the settings of a table as text, checked like those of an instance."""
+    where = f"{where}.settings"
+    known = {s.name: s for s in SETTINGS}
+    found: dict[str, str] = {}
+    for name, raw in _table(where, values.get("settings", {})).items():
+        setting = known.get(name)
+        if name in _NOT_SETTINGS:
+            raise ConfigError(f"{where}.{name}: not allowed; {_NOT_SETTINGS[name]}")
+        if setting is None:
+            raise _unknown(where, name, known)
+        if setting.is_secret:
+            raise ConfigError(
+                f"{where}.{name}: a token is not allowed here; write it to the settings"
+                " file of the machines"
+            )
+        value = _checked(f"{where}.{name}", raw, setting.kind)
+        found[name] = _as_text(raw, value)
+    return found
+
+
+def _refuse_twice(found: Iterable[tuple[object, Instance]]) -> None:
+    known: dict[object, Instance] = {}
+    for key, instance in found:
+        other = known.setdefault(key, instance)
+        if other is not instance:
+            shown = key if isinstance(key, str) else instance.mount_point
+            raise ConfigError(
+                f"{_place(instance)} and {_place(other)} both have {shown}; each"
+                " instance needs an address and port of its own, and a mount point of"
+                " its own"
+            )
+
+
+def _table(where: str, raw: object) -> dict[str, object]:
+    if not isinstance(raw, dict):
+        raise _not_allowed(where, raw, "a table")
+    return raw
+
+
+def _check_keys(where: str, table: Table, known: Iterable[str]) -> None:
+    for key in table:
+        if key not in known:
+            raise _unknown(where, key, known)
+
+
+def _unknown(where: str, key: str, known: Iterable[str]) -> ConfigError:
+    near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.5)
+    hint = f"the closest known is {near[0]}" if near else ""
+    hint = hint or f"known are {', '.join(known)}"
+    if where.startswith("machines.") and "." not in where.removeprefix("machines."):
+        hint += "; the name of a machine with a dot needs quotes"
+    place = f"{where}: " if where else ""
+    return ConfigError(f"{place}unknown key {_shown(key)}; {hint}")
+
+
+def _value(layers: Layers, key: str, kind: Kind[T], default: T) -> T:
+    """Return a value of the first layer that has it."""
+    where, raw = _lookup(layers, key, None)
+    if raw is None:  # TOML has no null.
+        return default
+    return _checked(f"{where}.{key}", raw, kind)
+
+
+def _checked(where: str, raw: object, kind: Kind[T]) -> T:
+    try:
+        return kind.from_toml(raw)
+    except (TypeError, ValueError):
+        raise _not_allowed(where, raw, kind.allowed) from None
+
+
+def _not_allowed(where: str, raw: object, allowed: str) -> ConfigError:
+    return ConfigError(f"{where} = {_shown(raw)} is not allowed; allowed is {allowed}")
 
 
 def _lookup(layers: Layers, key: str, default: object) -> tuple[str, object]:
