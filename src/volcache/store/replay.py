@@ -218,12 +218,7 @@ class Replay:
         if found.last_offset and not is_scanned and listed.is_open:
             # META.txt is not older than the records of the others.
             self._see_time_of(volume, found.last_offset)
-        volume.resume(
-            end=end,
-            sealed=found.is_sealed,
-            index_checksum=found.checksum,
-            named=found.named,
-        )
+        volume.resume(end, found)
         if listed.state == "synced":
             volume.synced_end = volume.end
 

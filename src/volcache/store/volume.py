@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from volcache.store.files import FileSystem
     from volcache.store.format import RecordIdentity, Segment, VolumeUse
+    from volcache.store.index import Loaded
     from volcache.store.index_format import Entry
     from volcache.store.manifest import VolumeState
 
@@ -287,14 +288,7 @@ class Volume(VolumeIndex):
         write_all(self._fs, self.fd, self._header, 0)
         self._header = b""
 
-    def resume(
-        self,
-        *,
-        end: int,
-        sealed: bool,
-        index_checksum: int | None,
-        named: int,
-    ) -> None:
+    def resume(self, end: int, found: Loaded) -> None:
         """
         Take over what recovery has found; nothing is read or written.
 
@@ -302,15 +296,13 @@ class Volume(VolumeIndex):
 
         Args:
             end: The end of the last record.
-            sealed: The index file is complete.
-            index_checksum: Of the last valid checkpoint in the index file.
-            named: How many segments the index file names.
+            found: In the index file.
         """
         self.end = end
-        self.is_sealed = self.is_retired = sealed
-        self._is_index_known = index_checksum is not None
-        self.index_checksum = index_checksum or 0
-        self._unnamed = self.segments[named:]
+        self.is_sealed = self.is_retired = found.is_sealed
+        self._is_index_known = found.checksum is not None
+        self.index_checksum = found.checksum or 0
+        self._unnamed = self.segments[found.named :]
 
     def allocate(self, length: int, capacity: int) -> None:
         """
