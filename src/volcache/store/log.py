@@ -83,10 +83,7 @@ class CircularLog:
         self._fs, policy = directory.fs, options.policy
         if policy is not None:
             recovered.index.set_policy(policy.rates)  # Before the rings bind volumes.
-        is_synced = options.sync_mode == "always"
-        self.rings = rings = Rings(
-            directory, recovered, clock, options.refusal, syncs_each=is_synced
-        )
+        self.rings = rings = Rings(directory, recovered, options, clock)
         self.volumes, self.actives = rings.volumes, rings.actives
         self.space = DiskSpace(rings, options)
         self.syncs = Syncs(rings, options.sync_mode)

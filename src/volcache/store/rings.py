@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from volcache.store.directory import StoreDirectory
     from volcache.store.manifest import ListedPurges
     from volcache.store.purges import PurgeList
-    from volcache.store.recovery import Recovered
+    from volcache.store.recovery import LogOptions, Recovered
     from volcache.store.volume import Volume
 
 _logger = logging.getLogger("volcache.store")
@@ -71,16 +71,15 @@ class Rings:
         self,
         directory: StoreDirectory,
         recovered: Recovered,
+        options: LogOptions,
         clock: Clock,
-        refusal: str,
-        *,
-        syncs_each: bool,
     ) -> None:
         """Continue with what recovery has found."""
         self.directory, self.clock = directory, clock
         self.index, self.stats = recovered.index, recovered.stats
         self.descriptors = recovered.descriptors
-        self._syncs_each, self.refusal = syncs_each, refusal
+        self._syncs_each = options.sync_mode == "always"
+        self.refusal = options.refusal
         self.manifest = recovered.manifest
         self.volumes = {volume.seq: volume for volume in recovered.volumes}
         self.actives: list[Volume | None] = [None, None]
