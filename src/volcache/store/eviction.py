@@ -137,7 +137,7 @@ def cost_of_few(volumes: int) -> str:
 
 
 def make_policy(
-    eviction: Eviction, *, volume_size: int, volume_num: int, reinsert_reads: float
+    eviction: Eviction, reinsert_reads: float, volume_size: int, volume_num: int
 ) -> Frequency | None:
     """Return the policy for the volumes of a store; None for "fifo"."""
     if eviction == "fifo" or volume_num < FREQUENCY_VOLUMES_MIN:

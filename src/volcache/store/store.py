@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from typing import TYPE_CHECKING, NamedTuple, Self
+from functools import partial
+from typing import TYPE_CHECKING, Self
 
 from volcache.errors import ForeignDirectoryError, MountPointError, StoreIOError
 from volcache.geometry import refuse_too_many
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from volcache.store.clock import Clock
-    from volcache.store.eviction import Eviction
+    from volcache.store.eviction import Eviction, Frequency
     from volcache.store.files import FileSystem
     from volcache.store.recovery import Recovered, SyncMode
     from volcache.store.stats import StoreUsage
@@ -141,21 +142,21 @@ class Store(RecordWriter):
             GeometryError: There would be too many volumes for their size.
             MountPointError: It cannot be read or written.
         """
-        wanted = _Wanted(
-            volume_size, volume_num, sync_mode, eviction, reinsert_reads, is_sparse
-        )
+        wanted = LogOptions(volume_size, volume_num or 0, sync_mode, None, is_sparse)
+        make = partial(make_policy, eviction, reinsert_reads)
         refuse_too_many(volume_size, volume_num or VOLUMES_MIN)
         fs, clock = fs or OsFileSystem(), clock or make_clock()
         try:
             opened = StoreDirectory.open(fs, directory)
-            return cls(opened, *_recover(opened, wanted, clock), clock)
+            return cls(opened, *_recover(opened, wanted, make, clock), clock)
         except MountPointError as error:
             refused = _lasting_refusal(fs, directory, error)
             if refused is None:
                 raise
             try:
                 opened = StoreDirectory.open(fs, directory, is_written=False)
-                return cls(opened, *_recover(opened, wanted, clock, refused), clock)
+                parts = _recover(opened, wanted, make, clock, refused)
+                return cls(opened, *parts, clock)
             except (ForeignDirectoryError, NothingStoredError):
                 raise error from refused
 
@@ -332,20 +333,10 @@ class Store(RecordWriter):
         self._directory.close()
 
 
-class _Wanted(NamedTuple):
-    """The arguments of `Store.open`."""
-
-    volume_size: int
-    volume_num: int | None
-    sync_mode: SyncMode
-    eviction: Eviction
-    reinsert_reads: float
-    is_sparse: bool
-
-
 def _recover(
     opened: StoreDirectory,
-    wanted: _Wanted,
+    wanted: LogOptions,
+    make: Callable[[int, int], Frequency | None],
     clock: Clock,
     refused: OSError | None = None,
 ) -> tuple[Recovered, LogOptions, Holding]:
@@ -354,31 +345,20 @@ def _recover(
 
     Args:
         opened: The directory.
-        wanted: How it is used.
+        wanted: How it is used, without a policy; `volume_num` 0: as many as it holds.
+        make: Makes the policy for a size and a number of volumes.
         clock: Of the store.
         refused: Why it can only be read; None: it can be written.
     """
     try:
-        holding = holding_of(opened)
+        holding, size = holding_of(opened), wanted.volume_size
         if refused is None:
-            refuse_too_small(opened.root, holding, wanted.volume_size)
-        number = wanted.volume_num or holding.auto_volumes(wanted.volume_size)
-        policy = make_policy(
-            wanted.eviction,
-            volume_size=wanted.volume_size,
-            # With fewer volumes than the settings have, there is less to divide.
-            volume_num=min(number, holding.volumes_of(wanted.volume_size)),
-            reinsert_reads=wanted.reinsert_reads,
-        )
+            refuse_too_small(opened.root, holding, size)
+        number = wanted.volume_num or holding.auto_volumes(size)
+        # With fewer volumes than the settings have, there is less to divide.
+        policy = make(size, min(number, holding.volumes_of(size)))
         refusal = "" if refused is None else _refusal_text(refused)
-        options = LogOptions(
-            wanted.volume_size,
-            number,
-            wanted.sync_mode,
-            policy,
-            wanted.is_sparse,
-            refusal,
-        )
+        options = wanted._replace(volume_num=number, policy=policy, refusal=refusal)
         recovered = recover(opened, options, clock)
     except OSError as error:
         opened.close()
