@@ -318,7 +318,7 @@ class Rings:
     def count_postponed(self, error: OSError | DiskFullError) -> None:
         """Count a refusal of work that can wait."""
         if not self._is_full(error):
-            self.stats.count_rotation_error(error)
+            self.stats.count_write_error(error, "rotation")
 
     @contextmanager
     def refusals_counted(self, what: str) -> Iterator[None]:
@@ -328,7 +328,7 @@ class Rings:
         try:
             yield
         except (DiskFullError, OSError) as error:
-            self.stats.count_rotation_error(error)
+            self.stats.count_write_error(error, "rotation")
             if isinstance(error, DiskFullError):
                 raise
             raise refusal_of(error, what) from error
