@@ -215,6 +215,12 @@ class RecordHeader(NamedTuple):
     value_start: int  # from the beginning of the record
     size: int
 
+    def is_copy_of(self, other: Record | RecordHeader) -> bool:
+        """Return whether a record of the same key is one that a reclaim has copied."""
+        # `Store.touch` keeps the time stored, and changes the expiry.
+        mine = self.stored_us, self.expires_ms, self.length, self.checksum
+        return mine == (other.stored_us, other.expires_ms, other.length, other.checksum)
+
 
 # --- Volume header -----------------------------------------------------------------
 

@@ -306,7 +306,7 @@ class RecordReader:
         volume, offset, _ = found
         if (volume.identity_at(offset), offset) != named:
             header = self._try_read_header(found, key)
-            if header is None or not _is_copy(header, key, record):
+            if header is None or header.key != key or not header.is_copy_of(record):
                 return None
             record = record._replace(volume=volume.id, offset=offset)
         self.index.hit(key, record.stored_us)
@@ -335,15 +335,3 @@ class RecordReader:
         return self.index.is_deleted(key) or any(
             identity == volume.identity_at(offset) for volume in volumes
         )
-
-
-def _is_copy(header: RecordHeader, key: bytes, record: Record) -> bool:
-    """Return whether a record is a copy that a reclaim has made of another one."""
-    # `touch` keeps the time stored, and changes the expiry.
-    return (
-        header.key == key
-        and header.stored_us == record.stored_us
-        and header.expires_ms == record.expires_ms
-        and header.length == record.length
-        and header.checksum == record.checksum
-    )

@@ -407,13 +407,7 @@ class Replay:
     def _has_original(self, header: RecordHeader) -> bool:
         """Return whether the index has the record that this one is a copy of."""
         other = self._indexed_header(header.key)
-        # The same version with another expiry is what `Store.touch` has replaced.
-        return (
-            other is not None
-            and other.stored_us == header.stored_us
-            and other.expires_ms == header.expires_ms
-            and other.checksum == header.checksum
-        )
+        return other is not None and header.is_copy_of(other)
 
     def _see_time_of(self, volume: Volume, offset: int) -> None:
         """Read when the last indexed record was stored; nothing if it is damaged."""
