@@ -30,7 +30,7 @@ from __future__ import annotations
 import logging
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from volcache.errors import MountPointError
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
     from volcache.store.eviction import Frequency
-    from volcache.store.inventory import StoreInventory
     from volcache.store.manifest import ListedPurges, Manifest
     from volcache.store.native import Index
 
@@ -77,14 +76,15 @@ class Recovered:
     """A mount point, ready to be served."""
 
     manifest: Manifest  # as in META.txt now
-    hot: str  # if the last process has stopped: which HOT.txt is valid; else empty
     descriptors: dict[int, int]  # of all data files, by volume id
     volumes: list[Volume]  # oldest first
     newest_seq: int  # the highest sequence number, also of volumes that were dropped
     index: Index
     purges: PurgeList  # those that are needed
-    recovery: RecoveryStats
-    stats: StoreStats  # of the store; counts what the disk has refused so far
+    hot: str = ""  # if the last process has stopped: which HOT.txt is valid; else empty
+    recovery: RecoveryStats = field(default_factory=RecoveryStats)
+    # Of the store; counts what the disk has refused so far.
+    stats: StoreStats = field(default_factory=StoreStats)
 
 
 def recover(directory: StoreDirectory, options: LogOptions, clock: Clock) -> Recovered:
@@ -144,7 +144,6 @@ class _Recovery:
         volumes = [volume for volume in found if volume not in self._dropped]
         self._state = Recovered(
             inventory.manifest,
-            "",
             descriptors,
             volumes,
             inventory.manifest.active.seq,
@@ -156,8 +155,6 @@ class _Recovery:
                 expected=expected_keys(directory, volumes),
             ),
             inventory.purges.purges,
-            RecoveryStats(),
-            StoreStats(),
         )
         self._spill = Spill(directory.index)
         self._replay = Replay(
@@ -201,13 +198,32 @@ class _Recovery:
     def _replay_volumes(self) -> None:
         """Build the index."""
         state, replay = self._state, self._replay
-        kept = {volume.id for volume in state.volumes}
-        _count_findings(self._inventory, kept, state.recovery)
+        self._count_findings()
         unknown = replay.run(state.volumes)
         self._clock.advance_to(replay.latest_us)
         self._dropped += unknown
         state.volumes = [one for one in state.volumes if one not in unknown]
         state.volumes.sort(key=lambda volume: volume.seq)
+
+    def _count_findings(self) -> None:
+        """Count and log what the inventory has found wrong in the volumes that are kept."""
+        inventory, recovery = self._inventory, self._state.recovery
+        kept = {volume.id for volume in self._state.volumes}
+        if inventory.is_manifest_lost:
+            recovery.count_meta_lost()
+        for volume in inventory.foreign:
+            other, ours = (
+                inventory.headers[volume].store_id,
+                inventory.manifest.store_id,
+            )
+            event = "recovery.foreign_volume volume=%d store=%016x expected=%016x"
+            _logger.warning(event, volume, other, ours)
+        for rejected in inventory.rejected:
+            recovery.count_rejected(*rejected)
+        for volume in kept.intersection(inventory.damaged):
+            recovery.count_damage("header", volume, 0, VOLUME_HEADER_BYTES)
+        for volume in kept.intersection(inventory.stale):
+            recovery.count_stale(volume, inventory.headers[volume].use.seq)
 
     def _oldest_first(self, volumes: list[Volume]) -> list[Volume]:
         """Return volumes in the order in which they have to be dropped."""
@@ -426,27 +442,6 @@ class _Recovery:
         drop_volumes(self._directory, [oldest], self._volume_num, state.recovery)
         state.volumes.remove(oldest)
         return fs.space(root).free > free
-
-
-def _count_findings(
-    inventory: StoreInventory, kept: set[int], recovery: RecoveryStats
-) -> None:
-    """Count and log what the inventory has found wrong in the volumes that are kept."""
-    if inventory.is_manifest_lost:
-        recovery.count_meta_lost()
-    for volume in inventory.foreign:
-        _logger.warning(
-            "recovery.foreign_volume volume=%d store=%016x expected=%016x",
-            volume,
-            inventory.headers[volume].store_id,
-            inventory.manifest.store_id,
-        )
-    for rejected in inventory.rejected:
-        recovery.count_rejected(*rejected)
-    for volume in kept.intersection(inventory.damaged):
-        recovery.count_damage("header", volume, 0, VOLUME_HEADER_BYTES)
-    for volume in kept.intersection(inventory.stale):
-        recovery.count_stale(volume, inventory.headers[volume].use.seq)
 
 
 def drop_volumes(
