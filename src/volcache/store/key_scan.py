@@ -27,7 +27,7 @@ from volcache.store.scan import VolumeReader
 from volcache.store.volume import NO_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from volcache.store.format import RecordHeader
     from volcache.store.log import CircularLog
@@ -60,19 +60,24 @@ class _Reach(NamedTuple):
 class KeyScan:
     """One scan of a store."""
 
-    def __init__(self, log: CircularLog, cursor: str = "") -> None:
+    def __init__(
+        self,
+        log: CircularLog,
+        is_over: Callable[[bytes, RecordHeader], bool],
+        cursor: str,
+    ) -> None:
         """
         Read nothing yet.
 
         Args:
             log: Of the store, which must not be closed while keys are read.
+            is_over: Whether the record of a key has expired or is purged.
             cursor: Where another scan has stopped; empty: begin.
 
         Raises:
             ValueError: It is not a cursor.
         """
-        self._rings, self._kept_purges = log.rings, log.kept_purges
-        self._volumes, self._index = log.volumes, log.rings.index
+        self._rings, self._index, self._is_over = log.rings, log.rings.index, is_over
         self._before, self._reach = _Reach(), _Reach()
         self._round = self._offset = 0
         self._todo: list[Volume] = []  # Of this round, the next one last.
@@ -105,8 +110,7 @@ class KeyScan:
         pairs = list(zip(numbers[_FIXED::2], numbers[_FIXED + 1 :: 2], strict=True))
         self._before = _Reach(before, dict(pairs[:count]))
         self._reach = _Reach(reach, dict(pairs[count:]))
-        self._todo = self._volumes_from(seq)
-        self._offset = self._start()
+        self._select(seq)
         if self._todo and self._todo[-1].seq == seq:
             self._offset = max(self._offset, offset)
         # Otherwise a volume was reclaimed that was not read to its end.
@@ -122,36 +126,26 @@ class KeyScan:
             with self._index.lock:
                 ends = {volume.seq: volume.end for volume in self._rings.written}
                 self._reach = _Reach(self._rings.last_seq + 1, ends)
-            self._todo = self._volumes_from(0)
-            self._offset = self._start()
+            self._select(0)
 
-    def _volumes_from(self, seq: int) -> list[Volume]:
-        """Return what is left of this round, the next volume last."""
+    def _select(self, seq: int) -> None:
+        """Find out what is left of this round, from a sequence number on."""
         with self._index.lock:
-            found = [volume for _, volume in sorted(self._volumes.items())]
-        return [
+            found = sorted(self._rings.volumes.items(), reverse=True)
+        self._todo = [
             volume
-            for volume in reversed(found)
-            if volume.seq >= seq
+            for number, volume in found
+            if number >= seq
             and self._reach.end_of(volume) > max(self._before.end_of(volume), 1)
             and volume.fd != NO_FILE
         ]
+        self._offset = self._start()
 
     def _start(self) -> int:
         """Return where the next volume is read from in this round."""
         if not self._todo:
             return 0
         return self._before.end_of(self._todo[-1]) or VOLUME_HEADER_BYTES
-
-    def batches(self) -> Iterator[list[bytes]]:
-        """
-        Yield the keys, some at a time, perhaps none.
-
-        Between two batches nothing is held, and the store may be changed. It must not be
-        closed while a batch is fetched. What the disk refuses to read is left out.
-        """
-        while self._todo:
-            yield self.read()
 
     def read(
         self,
@@ -161,6 +155,9 @@ class KeyScan:
     ) -> list[bytes]:
         """
         Return the keys of the next piece, perhaps none; the cursor is then behind it.
+
+        Nothing is held afterwards, and the store may be changed. What the disk refuses to
+        read is left out.
 
         Args:
             prefix: What they begin with.
@@ -173,14 +170,16 @@ class KeyScan:
         volume = self._todo[-1]
         end = self._reach.end_of(volume)
         limit = min(self._offset + _PIECE_BYTES, end)
-        reader = self._reader or self._open(volume, end)
+        fs = self._rings.directory.fs
+        reader = self._reader or VolumeReader(fs, volume, end, piece=_PIECE_BYTES)
+        self._reader = reader
         while self._offset < limit and len(batch) < most:
             header = reader.header_at(self._offset)
             if header is not None:
                 if header.key.startswith(prefix) and self._has(volume, header):
                     batch.append(header.key)
                 self._offset += header.size
-            elif self._is_valid(volume):  # Damaged or unreadable.
+            elif self._rings.has(volume):  # Damaged or unreadable.
                 following = self._offset + 1
                 found = reader.find_header(following, limit - following)
                 self._offset = limit if found is None else found
@@ -188,34 +187,21 @@ class KeyScan:
                 break  # The bytes are those of another use by now.
             if is_due():
                 break
-        if self._offset >= end or not self._is_valid(volume):
-            self._is_complete &= self._is_valid(volume)
+        if self._offset >= end or not self._rings.has(volume):
+            self._is_complete &= self._rings.has(volume)
             self._todo.pop()
             self._reader = None
             self._offset = self._start()
             self._begin_round()
         return batch
 
-    def _open(self, volume: Volume, end: int) -> VolumeReader:
-        fs = self._rings.directory.fs
-        self._reader = VolumeReader(fs, volume, end, piece=_PIECE_BYTES)
-        return self._reader
-
-    def _is_valid(self, volume: Volume) -> bool:
-        return self._volumes.get(volume.seq) is volume
-
     def _has(self, volume: Volume, header: RecordHeader) -> bool:
         """Return whether a key has a value and is to be returned at this record."""
-        if header.tombstone:
-            return False
-        position = self._index.find(header.key)
-        found = self._volumes.get(position[0]) if position is not None else None
-        if position is None or found is None:
+        position = None if header.tombstone else self._index.find(header.key)
+        found = position and self._rings.volumes.get(position[0])
+        if not position or not found:
             return False
         if position[:2] != (volume.seq, header.offset):
             # The record of the key is read by itself, unless it is behind what is read.
             return position[1] >= self._reach.end_of(found)
-        is_expired = 0 < header.expires_ms <= self._rings.clock.now_ms()
-        return not is_expired and not self._kept_purges.current.covers(
-            header.key, header.stored_us
-        )
+        return not self._is_over(header.key, header)

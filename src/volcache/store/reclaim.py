@@ -421,8 +421,8 @@ class Evictor:
     def _unsynced_copies(self) -> list[Volume]:
         """Return the volumes with copies that a power loss could still take."""
         targets = self.reclaimer.targets if self.reclaimer else {}
-        ends, valid = self._copied_before | targets, set(self.rings.volumes.values())
-        return [v for v, at in ends.items() if v in valid and v.synced_end < at]
+        ends = self._copied_before | targets
+        return [v for v, at in ends.items() if self.rings.has(v) and v.synced_end < at]
 
     # --- Keys and the single ring --------------------------------------------------
 

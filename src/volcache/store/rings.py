@@ -107,7 +107,7 @@ class Rings:
     @property
     def may_bring_back(self) -> bool:
         """Whether a power loss may bring back a volume that was given up."""
-        return any(volume.seq not in self.volumes for volume in self.unsettled)
+        return not all(map(self.has, self.unsettled))
 
     @property
     def written(self) -> list[Volume]:
@@ -123,6 +123,10 @@ class Rings:
     def open_volumes(self) -> list[Volume]:
         """The volumes to which records may be appended."""
         return [v for v in self.written if v.lacks_header or not v.is_retired]
+
+    def has(self, volume: Volume) -> bool:
+        """Return whether a volume is valid still; for any thread."""
+        return self.volumes.get(volume.seq) is volume
 
     def of(self, ring: Ring) -> list[Volume]:
         """Return the valid volumes of a ring, oldest first."""

@@ -146,7 +146,7 @@ class Scrub:
         for found in walk.run():
             if isinstance(found, Anomaly) and found.kind in {"record", "file"}:
                 with self._lock:
-                    if not self._is_valid(volume):
+                    if not self._rings.has(volume):
                         raise _EndedError
                 self._report(found)
 
@@ -159,11 +159,8 @@ class Scrub:
         """
         self._stats.bytes += size
         self._stats.left_bytes = max(0, self._stats.left_bytes - size)
-        if self._pace.wait(size) or not self._is_valid(volume):
+        if self._pace.wait(size) or not self._rings.has(volume):
             raise _EndedError
-
-    def _is_valid(self, volume: Volume) -> bool:
-        return self._rings.volumes.get(volume.seq) is volume
 
     def _report(self, found: Anomaly) -> None:
         """Count damage and log it."""

@@ -164,11 +164,14 @@ class Store(RecordWriter):
 
     def scan_keys(self) -> Iterator[list[bytes]]:
         """
-        Return an iterator over all keys, some at a time, by the age of their volumes.
+        Yield all keys, some at a time, perhaps none, by the age of their volumes.
 
-        See `key_scan.py` for what a change during the scan does.
+        Between two batches nothing is held. See `key_scan.py` for what a change during the
+        scan does. The store must not be closed while a batch is fetched.
         """
-        return self.key_scan().batches()
+        scan = self.key_scan()
+        while scan.cursor:
+            yield scan.read()
 
     def key_scan(self, cursor: str = "") -> KeyScan:
         """
@@ -177,7 +180,7 @@ class Store(RecordWriter):
         Raises:
             ValueError: The cursor is not one.
         """
-        return KeyScan(self._log, cursor)
+        return KeyScan(self._log, self._is_over, cursor)
 
     @property
     def count(self) -> int:
