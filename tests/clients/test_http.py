@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
 from collections.abc import Iterator
@@ -13,20 +12,10 @@ import requests
 from pymemcache.client.base import Client
 from pymemcache.serde import pickle_serde
 
-from support.memcache_ends import ADMIN_TOKEN, SECONDS, Driver, MemcacheInstance
+from support.memcache_ends import ADMIN_TOKEN, SECONDS, MemcacheInstance
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
-
-VALUES = [b"", b"\r\nEND\r\n", bytes(range(256)), os.urandom(1 << 20)]
-
-
-@pytest.fixture
-def driver(kind: type[Driver], instance: MemcacheInstance) -> Iterator[Driver]:
-    """Connect each client to the instance."""
-    client = kind(instance.memcache_port)
-    yield client
-    client.close()
 
 
 @pytest.fixture
@@ -41,27 +30,6 @@ def memcache(instance: MemcacheInstance) -> Iterator[Client]:
     )
     yield client
     client.close()
-
-
-def test_each_reads_what_the_other_has_stored(
-    driver: Driver, instance: MemcacheInstance
-) -> None:
-    """Byte by byte, up to the limit of both."""
-    for number, value in enumerate(VALUES):
-        key = f"http/{driver.name.replace(' ', '-')}/{number}.css"
-        url = f"{instance.url}/{key}"
-        driver.set(key, value)
-        answer = requests.get(url, timeout=SECONDS)
-        assert (answer.status_code, answer.content) == (200, value)
-        assert requests.put(url, data=value[::-1], timeout=SECONDS).ok
-        assert driver.get(key) == value[::-1]
-        assert driver.append(key, b"") if "append" not in driver.lacks else True
-        assert driver.delete(key)
-        assert requests.get(url, timeout=SECONDS).status_code == 404
-        assert requests.put(url, data=value, timeout=SECONDS).ok
-        assert driver.get(key) == value
-        assert requests.delete(url, timeout=SECONDS).ok
-        assert driver.get(key) is None
 
 
 def test_keys_are_decoded_paths(memcache: Client, instance: MemcacheInstance) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -56,26 +55,6 @@ def is_pending(server: ServerProcess) -> bool:
         return False
     pending = [line.split()[1] for line in lines if line.startswith("ShdPnd")]
     return int(pending[0], 16) != 0 if pending else False
-
-
-def test_body_larger_than_the_memory_is_refused_and_takes_none(
-    server: ServerProcess,
-) -> None:
-    """1 GB to a process with 200 MiB to spare, which answers 413 before it is sent."""
-    limit = server.memory("VmSize") + 200 * MIB
-    resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, limit))
-    piece = bytes(MIB)
-    sent = 0
-    with connect(server) as connection, suppress(OSError):
-        connection.sendall(
-            b"PUT /big HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n" % (1 << 30)
-        )
-        assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
-        while sent < 1 << 30:
-            connection.sendall(piece)
-            sent += len(piece)
-    assert get(server, "kept") == b"value"
-    assert get(server, "big") is None
 
 
 DEADLY = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT}

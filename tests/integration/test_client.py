@@ -116,32 +116,20 @@ def script(text: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def test_odd_keys_are_keys_of_their_own(client: Client[bytes]) -> None:
-    """By each method."""
+    """The methods are those of test_vocabulary.py."""
     keys: list[str | bytes] = ["a//b/", ":/a:b", "a//[x", "a b+c", "a%20b", "a?b#c"]
     keys += ["ä/ü", "http://x/y", b"\xff\xfe\\", "x@y:z", "~lease/x", "<>{}|^`'\""]
-    for key in [*keys, "a/-/b", "a..b"]:
+    keys += ["a/-/b", "a..b"]
+    for key in keys:
+        assert client.set(key, repr(key).encode(), 60) is not None
+    for key in keys:
         value = repr(key).encode()
-        etag = client.set(key, value, 60)
-        assert etag is not None
-        assert client.get(key) == value
-        item = client.get_item(key)
-        assert item is not None
-        assert (item.value, item.stat.etag) == (value, etag)
-        assert item.stat.ttl in range(30, 61)
         head = client.stat(key)
         assert head is not None
-        assert (head.etag, head.size) == (etag, len(value))
-        assert client.add(key, b"other") is None
-        assert client.cas(key, b"other", '"other"') is None
-        assert client.delete(key, '"other"') is False
-        changed = client.cas(key, b"changed", etag)
-        assert changed is not None
-        assert client.delete(key, changed) is True
-        assert client.delete(key) is False
-        assert client.get(key) is None
-        assert client.stat(key) is None
-        assert client.add(key, value) is not None
+        assert head.size == len(value)
         assert client.get_many([key, "missing"]) == {key: value}
+        assert client.delete(key) is True
+        assert client.get(key) is None
 
 
 def test_many_processes_make_a_value_once(server: ServerProcess) -> None:

@@ -94,29 +94,6 @@ def test_http_is_answered_during_abuse(shared: MemcacheServer) -> None:
         wait_until(lambda: shared.memory() < 300 << 20, "the memory of the server")
 
 
-def test_client_that_does_not_read_gets_no_more_commands_executed(
-    shared: MemcacheServer,
-) -> None:
-    """What is held for it is the rest of one turn, whatever it has asked for."""
-    with shared.client() as deaf, shared.client() as client:
-        client.set("deaf", b"x" * 1_000_000)
-        client.ask(b"stats reset\r\n")
-        before = shared.memory()
-        deaf.send(b"get deaf\r\n" * 200)
-        wait_until(
-            lambda: int(client.stats()["get_hits"]) > 0, "the first of the commands"
-        )
-        for _ in range(50):
-            client.get("absent")
-        assert int(client.stats()["get_hits"]) < 30
-        assert shared.memory() < before + (50 << 20)
-        # It reads too little for `transfer_timeout`.
-        wait_until(
-            lambda: client.stats()["curr_connections"] == "1",
-            "the end of its connection",
-        )
-
-
 def test_idle_connections_are_kept_and_cost_little(shared: MemcacheServer) -> None:
     """5,000 of them, longer than the time for an incomplete command."""
     count = 5000 if raised_limit() > 6000 else 500

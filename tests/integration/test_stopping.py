@@ -15,10 +15,9 @@ from typing import Final
 import pytest
 
 from support.activated import ActivatedServer
-from support.process import SHARED, ServerProcess, run_to_its_end
+from support.process import SHARED, ServerProcess
 from support.waiting import comes_true, wait_until
 from support.wire import Talk, connect, exchange, read_to_the_end, request_bytes
-from volcache.server.bjoern import listen
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration]
 
@@ -201,13 +200,3 @@ def test_inherited_socket_stays_open(tmp_path: Path) -> None:
         with sending(server, GET) as waiting:
             server.start()
             assert waiting.recv(100).startswith(b"HTTP/1.1 404 ")
-
-
-def test_port_in_use_is_an_error_of_one_line(tmp_path: Path) -> None:
-    """Exit code 1 and the remedy."""
-    with listen("127.0.0.1", 0) as listener:
-        port = listener.getsockname()[1]
-        done = run_to_its_end(tmp_path, {"port": port})
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert f"127.0.0.1:{port}" in done.stderr
-    assert not list(tmp_path.iterdir())

@@ -132,19 +132,6 @@ def test_answer_of_the_gate_has_the_line_of_one_of_the_application() -> None:
         assert native_line(HEAD, as_json=as_json) == ask(ENVIRON, as_json=as_json)
 
 
-def test_answer_of_the_gate_has_the_fields_of_the_application() -> None:
-    """A miss has no position; an absolute target is logged as its path."""
-    absolute = b"GET http://h/a/b?c HTTP/1.0\r\n\r\n"
-    for head, is_hit, fields in (
-        (HEAD, False, "/a%20key?q=1 HTTP/1.1 MISS - 404"),
-        (absolute, True, "/a/b?c HTTP/1.0 DISK 0,4096,1500 200"),
-    ):
-        found = LINE.fullmatch(native_line(head, is_hit=is_hit))
-        assert found is not None
-        names = ("uri", "protocol", "cache", "position", "status")
-        assert " ".join(found.group(*names)) == fields
-
-
 @given(st.binary(max_size=200))
 def test_line_of_any_head_has_all_its_fields(head: bytes) -> None:
     """A head that is cut is logged, too."""
