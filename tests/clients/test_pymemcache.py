@@ -1,14 +1,12 @@
-"""What only pymemcache has: replies that are not waited for, many keys, types."""
+"""What only pymemcache has: replies that are not waited for, many keys."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 from pymemcache.client.base import Client
-from pymemcache.serde import pickle_serde
 
 from support.memcache_ends import SECONDS
 
@@ -44,17 +42,6 @@ def test_commands_without_reply_are_executed_in_order(client: Client) -> None:
     assert client.get("none") is None
 
 
-def test_a_set_without_reply_that_is_refused_leaves_the_connection_usable(
-    client: Client,
-) -> None:
-    """Its key is a miss."""
-    client.set("large", b"before", noreply=False)
-    client.set("large", bytes((1 << 20) + 1), noreply=True)
-    client.set("next", b"stored", noreply=True)
-    assert client.get("next") == b"stored"
-    assert client.get("large") is None
-
-
 def test_many_keys_are_stored_and_read_at_once(client: Client) -> None:
     """In one command each way."""
     values = {f"{number}": b"%d" % number * number for number in range(500)}
@@ -66,15 +53,3 @@ def test_many_keys_are_stored_and_read_at_once(client: Client) -> None:
     assert len({unique for _, unique in found.values()}) == len(values)
     client.delete_many([*values][:250], noreply=False)
     assert client.get_many(keys) == dict([*values.items()][250:])
-
-
-def test_types_are_kept_in_the_flags(port: int) -> None:
-    """As pymemcache, which pickles them, expects them back."""
-    with closing(
-        Client(("127.0.0.1", port), serde=pickle_serde, timeout=SECONDS)
-    ) as client:
-        values = {"text": "ä", "bytes": b"\xff", "int": 7, "long": 1 << 70, "x": [{}]}
-        client.set_many(values, noreply=False)
-        assert client.get_many(list(values)) == values
-        client.incr("int", 1)
-        assert client.get("int") == 8

@@ -96,8 +96,9 @@ def assert_quiet_until(clients: list[socket.socket], limit: float) -> None:
 
 
 def test_head_that_is_not_completed_gets_408(server: ServerProcess) -> None:
-    """After the time for a head; on a new connection and on a used one."""
+    """After the time for a head, counted; on a new connection and on a used one."""
     clients = []
+    counted = connections_of(server)["closed"]["head"]
     starts = (b"G", b"\r", b"\r\nGET /", GET_KEY[:-2], GET_KEY[:-1])
     with ExitStack() as opened:
         began = time.monotonic()
@@ -112,6 +113,7 @@ def test_head_that_is_not_completed_gets_408(server: ServerProcess) -> None:
         for one in clients:
             assert_timed_out(read_to_the_end(one))
     assert time.monotonic() - began < HEAD_TIMEOUT + SLACK
+    assert connections_of(server)["closed"]["head"] == counted + len(clients)
 
 
 @pytest.mark.parametrize(
@@ -153,8 +155,9 @@ BODIES: Final = [
 
 
 def test_body_that_stops_gets_408_and_is_not_stored(server: ServerProcess) -> None:
-    """After the time for a transfer; the old value stays."""
+    """After the time for a transfer, counted; the old value stays."""
     clients: list[socket.socket] = []
+    before = connections_of(server)["closed"]["transfer"]
     with ExitStack() as opened:
         began = time.monotonic()
         for data in BODIES:
@@ -164,6 +167,7 @@ def test_body_that_stops_gets_408_and_is_not_stored(server: ServerProcess) -> No
         for client in clients:
             assert_timed_out(read_to_the_end(client))
     assert time.monotonic() - began < TRANSFER_TIMEOUT + SLACK
+    assert connections_of(server)["closed"]["transfer"] == before + len(clients)
     assert exchange(server.port, "GET", "/key").body == b"value"
 
 
@@ -188,7 +192,8 @@ def test_client_that_does_not_read_its_answer_is_disconnected(
 
 
 def test_idle_connection_is_closed_without_a_word(server: ServerProcess) -> None:
-    """A new one, one that was used, and one that sent an empty line."""
+    """A new one, one that was used, and one that sent an empty line; all counted."""
+    before = connections_of(server)
     with ExitStack() as opened:
         began = time.monotonic()
         clients = [opened.enter_context(Talk(server.port)) for _ in range(3)]
@@ -197,6 +202,10 @@ def test_idle_connection_is_closed_without_a_word(server: ServerProcess) -> None
         assert_quiet_until([client.socket for client in clients], began + IDLE_TIMEOUT)
         assert all(client.has_ended() for client in clients)
     assert time.monotonic() - began < IDLE_TIMEOUT + SLACK
+    after = connections_of(server)
+    assert after["accepted"] == before["accepted"] + 4  # With the statistics.
+    assert after["closed"]["idle"] == before["closed"]["idle"] + 3
+    assert after["closed"]["room"] == after["turned_away"] == 0
 
 
 def test_slow_but_steady_client_is_served(server: ServerProcess) -> None:
@@ -234,27 +243,6 @@ def test_slow_but_steady_reader_gets_everything(
     assert pauses >= 8
     answers = received.split(b"HTTP/1.1 200 OK\r\n")[1:]
     assert [a.partition(b"\r\n\r\n")[2] == LARGE for a in answers] == [True] * 4
-
-
-def test_closed_connections_are_counted_by_reason(server: ServerProcess) -> None:
-    """One at each limit."""
-    before = connections_of(server)
-    with (
-        Talk(server.port) as idle,
-        Talk(server.port) as head,
-        Talk(server.port) as body,
-    ):
-        head.send(GET_KEY[:9])
-        body.send(HALF_BODY)
-        now = connections_of(server)
-        assert now["accepted"] == before["accepted"] + 4  # With the statistics.
-        assert now["open"] >= 4
-        assert head.read().status == body.read().status == 408
-        assert idle.has_ended()
-    after = connections_of(server)
-    for reason in ("idle", "head", "transfer"):
-        assert after["closed"][reason] == before["closed"][reason] + 1, reason
-    assert after["closed"]["room"] == after["turned_away"] == 0
 
 
 def test_limits_of_zero_are_none(tmp_path: Path) -> None:

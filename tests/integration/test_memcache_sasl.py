@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from support.memcache import MemcacheServer
-from support.memcache_ends import Bmemcached, Emcache, Pymemcache
+from support.memcache_ends import Bmemcached, Emcache
 
 pytestmark = pytest.mark.integration
 
@@ -53,15 +53,6 @@ def test_a_client_may_do_what_its_token_allows(
     headers = {"Authorization": f"Bearer {READ}"}
     answer = requests.get(f"{server.url}/{key}", headers=headers, timeout=10)
     assert answer.content == b"9"
-
-
-def test_a_client_without_a_token_is_refused(server: MemcacheServer) -> None:
-    """Both ways."""
-    with closing(Pymemcache(server.memcache_port)) as driver:
-        with pytest.raises(driver.errors):
-            driver.get("none")
-        with pytest.raises(driver.errors):
-            driver.set("none", b"x")
 
 
 def test_a_client_with_a_token_works_without_tokens(tmp_path: Path) -> None:
