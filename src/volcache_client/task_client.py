@@ -39,7 +39,7 @@ class _TaskFlight(Generic[V]):
     """A value that a task makes, while at least one caller waits for it."""
 
     def __init__(self, steps: Coroutine[object, object, V]) -> None:
-        self._callers = 0
+        self.callers = 0  # How many wait for it.
         self.task: Final = asyncio.create_task(self._run(steps))
         # Without a caller, its error is not reported as one that nobody has seen.
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -53,45 +53,31 @@ class _TaskFlight(Generic[V]):
         """Whether this flight waits for the current task."""
         return self in _inside.get()
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether a caller waits for it."""
-        return self._callers > 0
-
     async def wait(self) -> V:
         """Return the value; the task is cancelled with the last one that waits."""
-        self._callers += 1
+        self.callers += 1
         try:
             await asyncio.wait([self.task])  # Unlike `await task`, it cannot cancel it.
             return self.task.result()
         finally:
-            self._callers -= 1
-            if not self._callers and not self.task.done():
+            self.callers -= 1
+            if not self.callers and not self.task.done():
                 self.task.cancel()
                 await asyncio.wait([self.task])
 
 
-class TaskDriver:
+class TaskDriver(AsyncTransport):
     """
     Performs steps in the task of the caller.
 
     Attributes:
-        transport: Has the connections.
-        send: See `Driver`, as all that follow.
-        open: See there.
-        keep: See there.
-        connections: See there.
         finishing: What perform the last steps of cancelled tasks.
     """
 
     def __init__(self, options: Options) -> None:
         """Open nothing yet."""
+        super().__init__(options)
         self.finishing: Final[set[asyncio.Task[None]]] = set()
-        self.transport: Final = AsyncTransport(options)
-        self.send: Final = self.transport.send
-        self.open: Final = self.transport.open
-        self.keep: Final = self.transport.keep
-        self.connections: Final = self.transport.connections
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -120,7 +106,6 @@ class TaskClient(BaseClient[V]):
     def _make_driver(self, options: Options) -> TaskDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._driver = TaskDriver(options)
-        self._transport = self._driver.transport
         self._flights: dict[bytes, _TaskFlight[V]] = {}
         self._renewing: set[asyncio.Task[None]] = set()
         return self._driver
@@ -138,7 +123,7 @@ class TaskClient(BaseClient[V]):
         if loop is None:
             return
         if loop is not asyncio.get_running_loop():
-            self._transport.abandon(loop)
+            self._driver.abandon(loop)
             return
         flights = [flight for flight in self._flights.values() if not flight.is_inside]
         making = {flight.task for flight in flights} | self._renewing
@@ -149,7 +134,7 @@ class TaskClient(BaseClient[V]):
             task for task in making | self._driver.finishing if not task.done()
         }:
             await asyncio.wait(making)
-        await self._transport.close()
+        await self._driver.close()
 
     async def __aenter__(self) -> Self:
         self._enter()
@@ -160,7 +145,7 @@ class TaskClient(BaseClient[V]):
 
     def __del__(self) -> None:
         loop = getattr(self, "_loop", None)  # None also if an option was wrong.
-        if loop is not None and self._transport.abandon(loop):
+        if loop is not None and self._driver.abandon(loop):
             warnings.warn(
                 "an AsyncClient was not closed; use `async with` or `await client.close()`",
                 ResourceWarning,
@@ -226,7 +211,7 @@ class TaskClient(BaseClient[V]):
         has_waited = False
         while True:
             flight = self._flights.get(stored)
-            if flight is None or not flight.is_wanted:
+            if flight is None or not flight.callers:
                 return await self._lead(stored, call)
             if flight.is_inside:
                 raise ClientUsageError(

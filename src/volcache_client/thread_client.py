@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, cast
 
 from volcache_client.base import BaseClient, distinct, results_by_key
-from volcache_client.errors import ClientUsageError
+from volcache_client.exchanges import run
 from volcache_client.threads import Flights, Renewals, Workers
 from volcache_client.transport import Transport
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from volcache_client.keys import Key
     from volcache_client.making import Making
-    from volcache_client.messages import Answer, Open, Opened, Operation, Send
+    from volcache_client.messages import Operation
     from volcache_client.options import Options
 
 K = TypeVar("K", bound="str | bytes")
@@ -27,33 +27,8 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-class ThreadDriver:
-    """
-    Performs steps in the thread of the caller; used by all threads.
-
-    Attributes:
-        transport: Has the connections.
-        keep: See `Driver`.
-        connections: See there.
-        is_closed: Whether the client was closed.
-    """
-
-    def __init__(self, options: Options) -> None:
-        """Open nothing yet."""
-        self.transport: Final = Transport(options)
-        self.keep: Final = self.transport.keep
-        self.connections: Final = self.transport.connections
-        self.is_closed = False
-
-    async def send(self, step: Send) -> Answer:
-        """Perform a step."""
-        self.check_open()
-        return self.transport.send(step)
-
-    async def open(self, step: Open) -> Answer | Opened:
-        """Perform a step."""
-        self.check_open()
-        return self.transport.open(step)
+class ThreadDriver(Transport):
+    """Performs steps in the thread of the caller; used by all threads."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -66,16 +41,6 @@ class ThreadDriver:
     async def finish(self, steps: Operation[None], _error: BaseException) -> None:
         """Perform the last steps of an operation."""
         await steps
-
-    def check_open(self) -> None:
-        """
-        Return if the client is open.
-
-        Raises:
-            ClientUsageError: It is closed.
-        """
-        if self.is_closed:
-            raise ClientUsageError("the client is closed")
 
 
 class ThreadClient(BaseClient[V]):
@@ -105,7 +70,7 @@ class ThreadClient(BaseClient[V]):
     def _after_fork(self) -> None:
         """Begin without the connections and threads of the parent, in a child process."""
         self._core.after_fork()
-        self._driver.transport.abandon()
+        self._driver.abandon()
         options = self._core.options
         self._flights = Flights()
         self._workers = Workers(options.connections_max)
@@ -140,13 +105,7 @@ class ThreadClient(BaseClient[V]):
 
     # --- Steps --------------------------------------------------------------------------
 
-    def _run(self, operation: Operation[T]) -> T:
-        """Return the result of a coroutine whose driver never waits for a loop."""
-        try:
-            operation.send(None)
-        except StopIteration as stop:
-            return cast("T", stop.value)
-        raise RuntimeError("an operation of threads has waited for a loop")
+    _run = staticmethod(run)
 
     def _each(
         self, keys: Iterable[K], operation_of: Callable[[K], Operation[T | None]]

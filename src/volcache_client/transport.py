@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from volcache_client.connections import Pool
-from volcache_client.errors import InvalidArgumentError, NodeConnectionError
+from volcache_client.errors import (
+    ClientUsageError,
+    InvalidArgumentError,
+    NodeConnectionError,
+)
 from volcache_client.exchanges import HttpBody, open_body, run, send
 from volcache_client.messages import Answer, Opened, Request
 from volcache_client.nodes import parse_address
@@ -27,21 +31,27 @@ _FETCH_BYTES_MAX: Final = 16 << 20
 
 
 class Transport:
-    """Sends requests over pools of connections; used by all threads."""
+    """
+    Sends requests over pools of connections; used by all threads.
+
+    Attributes:
+        is_closed: Whether the client was closed.
+    """
 
     def __init__(self, options: Options) -> None:
         """Open nothing yet."""
+        self.is_closed = False
         self._options: Final = options
         self._pools: dict[Node, Pool] = {}
         self._lock = Lock()
 
-    def send(self, step: Send) -> Answer:
+    async def send(self, step: Send) -> Answer:
         """Send a request and read its answer; see `exchanges.send`."""
-        return run(send(self._pool(step.node), step))
+        return await send(self._pool(step.node), step)
 
-    def open(self, step: Open) -> Answer | Opened:
+    async def open(self, step: Open) -> Answer | Opened:
         """Send a request and open its answer; see `exchanges.open_body`."""
-        opened = run(open_body(self._pool(step.node), step))
+        opened = await open_body(self._pool(step.node), step)
         if isinstance(opened, Opened):
             return opened._replace(body=Body(opened.body))
         return opened
@@ -65,7 +75,18 @@ class Transport:
         for pool in pools.values():
             pool.abandon()
 
+    def check_open(self) -> None:
+        """
+        Return if the client is open.
+
+        Raises:
+            ClientUsageError: It is closed.
+        """
+        if self.is_closed:
+            raise ClientUsageError("the client is closed")
+
     def _pool(self, node: Node) -> Pool:
+        self.check_open()
         pool = self._pools.get(node)
         if pool is None:
             options = self._options

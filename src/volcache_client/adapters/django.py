@@ -19,12 +19,13 @@ import math
 import os
 from asyncio import get_running_loop
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary, finalize
 
 from volcache_client.adapters._keys import safe_key
 from volcache_client.aio import AsyncClient
 from volcache_client.client import Client
+from volcache_client.exchanges import run
 from volcache_client.keys import TTL_MAX
 from volcache_client.serializers import Bytes, Json, make_codec
 
@@ -41,10 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 
 
-T = TypeVar("T")
-NEVER: Final = (
-    math.inf
-)  # Of a value without a timeout; `max_ttl` of the service applies.
+# Of a value without a timeout; `max_ttl` of the service applies.
+NEVER: Final = math.inf
 DEFAULT_PREFIX: Final = "django/"
 
 
@@ -68,7 +67,7 @@ class _Both:
         steps = self._steps
 
         def method(cache: VolcacheCache, *args: Any, **named: Any) -> Any:
-            return _completed(steps(cache, _Awaited(cache.client), *args, **named))
+            return run(steps(cache, _Awaited(cache.client), *args, **named))
 
         async def amethod(cache: VolcacheCache, *args: Any, **named: Any) -> Any:
             client = await cache._shared.of_loop()  # noqa: SLF001 - Of this module.
@@ -92,15 +91,6 @@ class _Awaited:
             return method(*args, **named)
 
         return call
-
-
-def _completed(steps: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that does not wait for a loop."""
-    try:
-        steps.send(None)
-    except StopIteration as stop:
-        return cast("T", stop.value)
-    raise RuntimeError("the method of a client for threads has waited for a loop")
 
 
 class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
