@@ -693,17 +693,6 @@ def test_a_stream_that_is_left_closes_its_connection(client_of: Any) -> None:
         assert numbers_of(client).connections == 1
 
 
-def test_a_stream_of_a_value_that_is_not_there_is_none(client_of: Any) -> None:
-    """Its connection is kept."""
-    missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno"
-    with always(missing) as server, client_of(server) as client:
-        for _ in range(2):
-            with client.stream("key") as reader:
-                assert reader is None
-        assert server.connections == 1
-        assert client.stats().operations == {("stream", "miss"): 2}
-
-
 class Failing(io.BytesIO):
     """A file of which only the first block can be read."""
 

@@ -23,15 +23,6 @@ from volcache_client.errors import (
 SOON = 0.01
 
 
-def test_value_is_read_as_it_was_stored(cache: Cache) -> None:
-    """Whatever its bytes; text and its UTF-8 are the same key."""
-    for value in (b"", b"\0\xff", bytes(500_000)):
-        cache["kéy"] = value
-        assert cache["kéy"] == cache["kéy".encode()] == cache.get("kéy") == value
-    assert len(cache) == 1
-    assert list(cache) == ["kéy".encode()]
-
-
 def test_value_survives_closing_and_opening(tmp_path: Path) -> None:
     """With its expiry and ETag."""
     with open_small(tmp_path) as cache:
@@ -123,13 +114,6 @@ def test_refused_change_does_not_open_the_store_again(cache: Cache) -> None:
         cache.get_many("abc")
     assert cache["n"] == b"x"
     assert cache._session.store is store
-
-
-@pytest.mark.parametrize("key", ["a/.b", "..a", ".a", "a//b", "pkg/-/x", "é" * 512])
-def test_unusual_key_is_stored_under_its_own_bytes(cache: Cache, key: str) -> None:
-    """Only whole segments are special; the length is that in UTF-8."""
-    cache[key] = b"1"
-    assert list(cache) == [key.encode()]
 
 
 def test_full_cache_evicts_and_stays_within_its_capacity(tmp_path: Path) -> None:
