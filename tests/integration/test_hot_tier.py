@@ -83,13 +83,6 @@ def settings_for(*servers: str, **more: object) -> dict[str, object]:
     }
 
 
-def suspend(memcached: MemcachedProcess) -> None:
-    """Let it hang, from now on."""
-    memcached.send_signal(signal.SIGSTOP)
-    state = Path(f"/proc/{memcached.pid}/stat")
-    wait_until(lambda: ") T " in state.read_text(), "the stop of memcached")
-
-
 @pytest.fixture
 def site(servers: Servers, memcached: MemcachedProcess) -> Iterator[Site]:
     """One instance in front of it."""
@@ -174,7 +167,7 @@ def test_old_value_does_not_return_after_put_delete_or_flush(
     site.put("k", b"old")
     site.make_hot("k")
     items = memcached.items()
-    suspend(memcached)
+    memcached.suspend()
     if change == "put":
         site.put("k", b"new")
     elif change == "delete":
@@ -220,7 +213,7 @@ def test_memcached_that_hangs_is_bypassed(
     with pooled_site(servers, settings) as site:
         site.put("k", b"value")
         site.make_hot("k")
-        suspend(memcached)
+        memcached.suspend()
         began = time.monotonic()
         assert [site.source("k") for _ in range(100)] == ["DISK"] * 100
         assert time.monotonic() - began < 100 * 0.05
@@ -292,7 +285,7 @@ def test_only_requests_for_hot_keys_wait_for_a_memcached_that_hangs(
         for key in ("k", "replaced"):
             site.put(key, b"value")
             site.make_hot(key)
-        suspend(memcached)
+        memcached.suspend()
         for headers in ("", "Range: bytes=0-0\n"):
             waiting.send(request_bytes("GET", "/replaced", headers=headers))
         for number in range(50):
@@ -321,7 +314,7 @@ def test_request_waits_no_longer_than_the_timeout(
     with pooled_site(servers, settings) as site, ExitStack() as closing:
         site.put("k", b"value")
         site.make_hot("k")
-        suspend(memcached)
+        memcached.suspend()
         clients = [closing.enter_context(Talk(site.server.port)) for _ in range(20)]
         for client in clients:
             client.send(request_bytes("GET", "/k"))
@@ -340,7 +333,7 @@ def test_stop_does_not_wait_for_memcached(
     with pooled_site(servers, settings) as site, Talk(site.server.port) as waiting:
         site.put("k", b"value")
         site.make_hot("k")
-        suspend(memcached)
+        memcached.suspend()
         waiting.send(request_bytes("GET", "/k"))
         assert site.source("other") == "MISS"
         site.session.close()
@@ -539,7 +532,7 @@ def test_key_that_is_read_by_the_memcached_protocol_is_promoted(
             assert get("a") == b"VALUE a 0 5\r\nvalue\r\nEND\r\n"
         wait_until(lambda: memcached.items() == 1, "the copy to be stored")
         assert site.source("a") == "MEMC"
-        suspend(memcached)
+        memcached.suspend()
         for _ in range(5):
             assert get("b") == b"VALUE b 0 5\r\nvalue\r\nEND\r\n"
         assert site.source("c") == "DISK"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 import stat
@@ -19,6 +20,7 @@ from support.memcache import MemcacheServer, RawClient
 from support.ports import pick_port
 from support.process import run_to_its_end
 from support.service_manager import ServiceManager
+from support.slow_uploads import raise_descriptor_limit
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -96,7 +98,9 @@ def test_http_is_answered_during_abuse(shared: MemcacheServer) -> None:
 
 def test_idle_connections_are_kept_and_cost_little(shared: MemcacheServer) -> None:
     """5,000 of them, longer than the time for an incomplete command."""
-    count = 5000 if raised_limit() > 6000 else 500
+    raise_descriptor_limit(6000)
+    is_enough = resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 6000
+    count = 5000 if is_enough else 500
     with ExitStack() as stack:
         before = shared.memory()
         started = time.monotonic()
@@ -107,15 +111,6 @@ def test_idle_connections_are_kept_and_cost_little(shared: MemcacheServer) -> No
         wait_until(lambda: time.monotonic() > started + 2.5, "the time to pass")
         assert idle[0].ask(b"mn\r\n") == idle[-1].ask(b"mn\r\n") == b"MN"
         assert get(shared, "absent").status_code == 404
-
-
-def raised_limit() -> int:
-    """Let this process have as many connections as it may."""
-    import resource  # noqa: PLC0415
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
 
 
 def test_connections_are_limited(tmp_path: Path) -> None:

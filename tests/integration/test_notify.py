@@ -84,17 +84,10 @@ def test_stopped_process_does_not_feed_the_watchdog(
         manager.wait_for("WATCHDOG=1")
         threads = os.listdir(f"/proc/{server.pid}/task")  # noqa: PTH208
         assert "beat" not in str(threads)
-        server.send_signal(signal.SIGSTOP)
-        wait_until(lambda: is_stopped(server.pid), "the stop")
+        server.suspend()
         count = len(manager.receive())
         server.send_signal(signal.SIGCONT)
         wait_until(lambda: len(manager.receive()) > count, "messages")
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal."""
-    with open(f"/proc/{pid}/stat", encoding="ascii") as file:  # noqa: PTH123
-        return file.read().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, ClassVar, Self
 
-from support.waiting import comes_true
+from support.waiting import comes_true, wait_until
 
 
 class ProgramError(RuntimeError):
@@ -149,6 +149,12 @@ class Program(ABC):
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal."""
         self.process.send_signal(number)
+
+    def suspend(self) -> None:
+        """Let it hang from now on, until it gets a SIGCONT."""
+        self.send_signal(signal.SIGSTOP)
+        state = Path(f"/proc/{self.pid}/stat")
+        wait_until(lambda: ") T " in state.read_text(), "the stop of the program")
 
     def kill(self) -> None:
         """Kill it, as `kill -9` does; harmless if it has exited."""

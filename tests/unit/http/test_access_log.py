@@ -69,17 +69,14 @@ def ask(
     return line
 
 
-def native_line(
-    head: bytes, *, as_json: bool = False, is_hit: bool = True, source: str = "DISK"
-) -> str:
+def native_line(head: bytes, *, as_json: bool = False) -> str:
     """Return the line of an answer of the gate."""
     lines: list[str] = []
     log = AccessLog(lambda *_: [], lines.append, as_json=as_json, clock=lambda: 0)
-    status = "200 OK" if is_hit else "404 Not Found"
-    position = (0, 4096, 1500) if is_hit else None
-    ended_us = NOW_NS // 1000
-    source = source if is_hit else "MISS"
-    log.add_native("10.1.1.1", head, status, position, 5, 12_500_000, ended_us, source)
+    position, ended_us = (0, 4096, 1500), NOW_NS // 1000
+    log.add_native(
+        "10.1.1.1", head, "200 OK", position, 5, 12_500_000, ended_us, "DISK"
+    )
     return "".join(lines)
 
 
