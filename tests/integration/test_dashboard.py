@@ -266,13 +266,18 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     lines = ["[machines]"]
     with ExitStack() as stack:
         for number in range(1, 5):
-            own = stack.enter_context(ExitStack())
-            fleet = [own.enter_context(StatsServer(empty_stats())) for _ in range(10)]
-            for server in fleet:
-                add_reads(server.stats, 30, 10)
-            if number == 3:
-                own.close()
-            disks = [f'{{ name = "{one.port}", port = {one.port} }}' for one in fleet]
+            ports = []
+            for _ in range(10):
+                if number == 3:
+                    # Bound without listening: refuses, and nobody else has the port.
+                    dead = stack.enter_context(socket.socket())
+                    dead.bind(("127.0.0.1", 0))
+                    ports.append(dead.getsockname()[1])
+                else:
+                    server = stack.enter_context(StatsServer(empty_stats()))
+                    add_reads(server.stats, 30, 10)
+                    ports.append(server.port)
+            disks = [f'{{ name = "{port}", port = {port} }}' for port in ports]
             address = f'address = "127.0.0.1", disks = [{", ".join(disks)}]'
             lines.append(f"cache-{number} = {{ {address} }}")
         file = tmp_path_factory.mktemp("machines") / "inventory.toml"
