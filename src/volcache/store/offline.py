@@ -90,6 +90,7 @@ class OfflineStore:
         for volume in self.inventory.damaged:
             self._add(f"{DATA}/{volume}", what)
         self.volumes: list[Volume] = self.inventory.open_volumes(self._descriptors)
+        self._oldest = {one.use.ring: one for one in reversed(self.volumes)}
         manifest = self.inventory.manifest
         self.listed = {listed.use: listed for listed in manifest.volumes}
 
@@ -159,6 +160,7 @@ class OfflineStore:
             volume,
             self.listed[volume.use],
             is_active=self.is_active(volume),
+            is_oldest=self._oldest[volume.use.ring] is volume,
             index=index,
             counts=counts,
             each=each,

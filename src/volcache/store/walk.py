@@ -99,6 +99,7 @@ class VolumeWalk:
         listed: ListedVolume,
         *,
         is_active: bool,
+        is_oldest: bool = False,
         fs: FileSystem | None = None,
         index: Index | None = None,
         counts: Counts | None = None,
@@ -112,6 +113,8 @@ class VolumeWalk:
             volume: Its records are read.
             listed: Its line in META.txt.
             is_active: Records may follow those that are indexed.
+            is_oldest: Of its ring. The index file of a volume is removed before META.txt
+                says that the volume is used again.
             fs: Reads the volume; None: that of the directory.
             index: Gets the records that can be read.
             counts: Is added to.
@@ -120,7 +123,7 @@ class VolumeWalk:
         self._fs = fs or directory.fs
         self._volume = volume
         self._listed = listed
-        self._is_active = is_active
+        self._is_active, self._is_oldest = is_active, is_oldest
         self._index = index
         self._counts = counts or Counts()
         self._passed = VOLUME_HEADER_BYTES  # This much of the volume is counted.
@@ -139,10 +142,13 @@ class VolumeWalk:
         if not is_in_order:
             self._matching = None
             self._entries, self._misplaced = _in_order(decode_entries(self._lines))
-        self._count = contents.found.entries - len(self._misplaced)
         self._next = 0  # of the entries
         if self._matching is not None:
             self._matching.expect(self._lines, reader.length)
+
+    @property
+    def _count(self) -> int:
+        return self._contents.found.entries - len(self._misplaced)
 
     @cached_property
     def _entries(self) -> list[Entry]:
@@ -205,8 +211,9 @@ class VolumeWalk:
         )
         kind: Kind = "file"
         if not contents.length:
-            kind = "file" if behind or not self._is_active else "note"
-            what = "is missing"
+            may_lack = self._is_oldest or (self._is_active and not behind)
+            kind = "note" if may_lack else "file"
+            what = "is missing, as after a kill" if may_lack else "is missing"
         elif not contents.is_ours:
             what = "its first block belongs to another volume, or its checksum is wrong"
         elif not contents.is_whole or (found.is_sealed and has_more):
