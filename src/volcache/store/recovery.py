@@ -212,12 +212,12 @@ class _Recovery:
         if inventory.is_manifest_lost:
             recovery.count_meta_lost()
         for volume in inventory.foreign:
-            other, ours = (
+            _logger.warning(
+                "recovery.foreign_volume volume=%d store=%016x expected=%016x",
+                volume,
                 inventory.headers[volume].store_id,
                 inventory.manifest.store_id,
             )
-            event = "recovery.foreign_volume volume=%d store=%016x expected=%016x"
-            _logger.warning(event, volume, other, ours)
         for rejected in inventory.rejected:
             recovery.count_rejected(*rejected)
         for volume in kept.intersection(inventory.damaged):

@@ -322,7 +322,7 @@ class Rings:
     def count_postponed(self, error: OSError | DiskFullError) -> None:
         """Count a refusal of work that can wait."""
         if not self._is_full(error):
-            self.stats.count_write_error(error, "rotation")
+            self.stats.count_rotation_error(error)
 
     @contextmanager
     def refusals_counted(self, what: str) -> Iterator[None]:
@@ -332,7 +332,7 @@ class Rings:
         try:
             yield
         except (DiskFullError, OSError) as error:
-            self.stats.count_write_error(error, "rotation")
+            self.stats.count_rotation_error(error)
             if isinstance(error, DiskFullError):
                 raise
             raise refusal_of(error, what) from error

@@ -135,14 +135,15 @@ class DiskStats:
     def count_damaged(self, error: DamagedRecordError) -> None:
         """Count a record that failed a check."""
         self.damaged_records += 1
-        event = "read.damaged count=%d error=%r"
-        self._keep("damaged", event, error, self.damaged_records)
+        self._keep("damaged", error)
+        _log_some("read.damaged count=%d error=%r", error, self.damaged_records)
 
     def count_read_error(self, error: OSError) -> None:
         """Count a read that failed: it is unknown whether there is a value."""
         self.read_errors += 1
         self.read_errors_in_row += 1
-        self._keep("read", "read.failed count=%d error=%r", error, self.read_errors)
+        self._keep("read", error)
+        _log_some("read.failed count=%d error=%r", error, self.read_errors)
         if self.read_errors_in_row == READ_ERRORS_IN_ROW_MAX:
             _logger.error("disk.not_ready errors_in_row=%d", self.read_errors_in_row)
 
@@ -151,11 +152,18 @@ class DiskStats:
         self.read_errors_in_row = 0
         _logger.warning("disk.ready read_errors=%d", self.read_errors)
 
-    def count_write_error(self, error: Exception, what: str = "write") -> None:
-        """Count a put, delete or rotation that the disk refused."""
+    def count_write_error(self, error: Exception) -> None:
+        """Count a put or delete that the disk refused."""
         self.write_errors += 1
-        event = f"{what}.failed count=%d error=%r"
-        self._keep("write", event, error, self.write_errors)
+        self._keep("write", error)
+        _log_some("write.failed count=%d error=%r", error, self.write_errors)
+        self._record_refusal(error)
+
+    def count_rotation_error(self, error: Exception) -> None:
+        """Count a rotation that the disk refused; it is a write error, too."""
+        self.write_errors += 1
+        self._keep("write", error)
+        _log_some("rotation.failed count=%d error=%r", error, self.write_errors)
         self._record_refusal(error)
 
     def _record_refusal(self, error: Exception) -> None:
@@ -182,22 +190,26 @@ class DiskStats:
     def count_sync_error(self, error: OSError) -> None:
         """Count a failed sync: data written since the last one may be lost."""
         self.sync_errors += 1
-        self._keep("sync", "sync.failed count=%d error=%r", error, self.sync_errors)
+        self._keep("sync", error)
+        _log_some("sync.failed count=%d error=%r", error, self.sync_errors)
 
     def count_index_error(self, error: OSError, *, volume: int) -> None:
         """Count a failed write of an index file; the records stay readable."""
         self.index_errors += 1
-        event = "index.failed count=%d volume=%d error=%r"
-        self._keep("index", event, error, self.index_errors, volume)
+        self._keep("index", error)
+        count = self.index_errors
+        _log_some("index.failed count=%d volume=%d error=%r", error, count, volume)
 
-    def _keep(
-        self, kind: ErrorKind, event: str, error: Exception, count: int, *fields: int
-    ) -> None:
-        """Keep the time and the text of an error; log it, unless there are too many."""
+    def _keep(self, kind: ErrorKind, error: Exception) -> None:
+        """Keep the time and the text of an error until the next one of its kind."""
         text = " ".join(str(error).split())[:_TEXT_MAX]
         self.last_errors[kind] = LastError(self.clock() / NS_PER_SECOND, text)
-        if count <= _LINES_OF_A_KIND or count & (count - 1) == 0:
-            _logger.error(event, count, *fields, str(error))
+
+
+def _log_some(event: str, error: Exception, count: int, *fields: int) -> None:
+    """Log an error with its count and other fields, unless there are too many."""
+    if count <= _LINES_OF_A_KIND or count & (count - 1) == 0:
+        _logger.error(event, count, *fields, str(error))
 
 
 @dataclass(slots=True)
@@ -230,8 +242,8 @@ class StoreStats(DiskStats):
 
     def count_reclaim_damage(self, error: DamagedRecordError) -> None:
         """Log a record that failed a check before it was copied."""
-        event = "reclaim.damaged count=%d error=%r"
-        self._keep("damaged", event, error, self.fate.damaged)
+        self._keep("damaged", error)
+        _log_some("reclaim.damaged count=%d error=%r", error, self.fate.damaged)
 
     def count_given_up(
         self, volume: int, seq: int, *, free: int, error: Exception

@@ -67,7 +67,7 @@ def test_failed_writes_of_index_files_are_counted(
     [
         ("read", lambda stats, error: stats.count_read_error(error)),
         ("write", lambda stats, error: stats.count_write_error(error)),
-        ("write", lambda stats, error: stats.count_write_error(error, "rotation")),
+        ("write", lambda stats, error: stats.count_rotation_error(error)),
         ("sync", lambda stats, error: stats.count_sync_error(error)),
         ("index", lambda stats, error: stats.count_index_error(error, volume=3)),
         ("damaged", lambda stats, error: stats.count_damaged(error)),
