@@ -320,16 +320,14 @@ class _Parts(NamedTuple):
     def change(self, settings: Settings) -> None:
         """Let settings take effect that a reload may change."""
         config, self.app.ring = settings
-        read, write = config.read_token, config.write_token
+        access = Access(read=config.read_token, write=config.write_token)
         cors = CorsHeaders(config.cors_origins)
         front: WsgiApp = self.entrance.answer
-        if read or write:
-            refusals = self.core.refusals
-            front = TokenCheck(front, self.app.send, refusals, read=read, write=write)
+        if access.needs_token:
+            front = TokenCheck(front, self.app.send, self.core.refusals, access)
         if cors:
             front = Cors(front, cors)
         self.app.set_slow(config.log_slow)
-        access = Access(read=read, write=write)
         if self.gate is not None:
             expire = config.default_ttl or config.max_ttl
             change_gate(self.gate, puts=not expire, access=access, cors=cors)

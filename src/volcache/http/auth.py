@@ -15,13 +15,13 @@ from binascii import a2b_base64
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from volcache.access import Access
 from volcache.http.responses import text_response
 from volcache.keys import RESERVED_PREFIX
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
+    from volcache.access import Access
     from volcache.http.responses import SendResponse, WsgiApp
     from volcache.tokens import Kind, Refusals
 
@@ -75,13 +75,7 @@ class TokenCheck:
     """Wraps an application and refuses requests for keys without the right token."""
 
     def __init__(
-        self,
-        wrapped: WsgiApp,
-        send: SendResponse,
-        refusals: Refusals,
-        *,
-        read: str,
-        write: str,
+        self, wrapped: WsgiApp, send: SendResponse, refusals: Refusals, access: Access
     ) -> None:
         """
         Wrap an application.
@@ -90,14 +84,12 @@ class TokenCheck:
             wrapped: Answers the other requests; must not raise, neither does the wrapper.
             send: Sends and counts the answers to refused requests; see `App.send`.
             refusals: Counts and logs the refused requests.
-            read: The token for reading; empty = everyone may. The one for writing will
-                do, too.
-            write: The token for writing; empty = everyone may.
+            access: The tokens.
         """
         self._wrapped = wrapped
         self._send = send
         self._refusals = refusals
-        self._access = Access(read=read, write=write)
+        self._access = access
 
     def __call__(
         self, environ: WSGIEnvironment, start_response: StartResponse

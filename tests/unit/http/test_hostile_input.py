@@ -22,6 +22,7 @@ import pytest
 from support.extent import sample
 from support.fake_cache import FakeCache
 from support.wsgi_client import Client
+from volcache.access import Access
 from volcache.errors import ClientError
 from volcache.http.access_log import AccessLog
 from volcache.http.auth import TokenCheck
@@ -74,7 +75,8 @@ def http_parsers() -> dict[str, Parser]:
     client = Client(FakeCache(), admin_token=TOKEN, admin_hosts=["a"])
     client.put("/key", b"value", HTTP_CACHE_CONTROL="public")
     refusals = Refusals({"read": 0, "write": 0, "admin": 0})
-    checked = TokenCheck(client.app, client.app.send, refusals, read="r", write="w")
+    access = Access(read="r", write="w")
+    checked = TokenCheck(client.app, client.app.send, refusals, access)
     lines: list[str] = []
     wrapped = AccessLog(Cors(checked, CorsHeaders(["http://a"])), lines.append)
 
