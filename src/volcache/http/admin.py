@@ -141,42 +141,23 @@ class Admin:
                 " admin_hosts; use the address of the instance, or add the name there",
             )
         action = self._actions.get(path)
-        if action is not None:
-            return self._act(action, method, path, environ)
+        allow = _ALLOW_ACTION if action else ALLOW
         if method == "OPTIONS":
-            return empty_response(ALLOW)
-        if method not in {"GET", "HEAD"}:
-            return text_response(
-                HTTPStatus.METHOD_NOT_ALLOWED,
-                f"method {method} is not allowed under /-/, where no keys are stored;"
-                f" allowed are {ALLOW[1]}",
-                ALLOW,
-            )
-        reader = self._readers.get(path)
-        if reader is None:
+            return empty_response(allow)
+        if method not in allow[1].split(", "):
+            where = f"under /-/, where no keys are stored; allowed are {ALLOW[1]}"
+            if action:
+                where = f"for {path}; allowed is POST"
+            text = f"method {method} is not allowed {where}"
+            return text_response(HTTPStatus.METHOD_NOT_ALLOWED, text, allow)
+        answer = action or self._readers.get(path)
+        if answer is None:
             known = ", ".join([*self._readers, *self._actions])
-            return text_response(
-                HTTPStatus.NOT_FOUND, f"no such path; the paths are {known}"
-            )
-        return reader(environ)
-
-    def _act(
-        self,
-        action: Callable[[WSGIEnvironment], Response],
-        method: str,
-        path: str,
-        environ: WSGIEnvironment,
-    ) -> Response:
-        """Return the response to a request for an action."""
-        if method == "OPTIONS":
-            return empty_response(_ALLOW_ACTION)
-        if method != "POST":
-            return text_response(
-                HTTPStatus.METHOD_NOT_ALLOWED,
-                f"method {method} is not allowed for {path}; allowed is POST",
-                _ALLOW_ACTION,
-            )
-        return self._refusal(path, environ) or action(environ)
+            text = f"no such path; the paths are {known}"
+            return text_response(HTTPStatus.NOT_FOUND, text)
+        needs_token = action is not None or path == KEYS_PATH
+        refusal = self._refusal(path, environ) if needs_token else None
+        return refusal or answer(environ)
 
     def _refusal(self, path: str, environ: WSGIEnvironment) -> Response | None:
         """Return the response to a request without the token; None if it is right."""
@@ -208,9 +189,6 @@ class Admin:
         )
 
     def _keys(self, environ: WSGIEnvironment) -> Response:
-        refusal = self._refusal(KEYS_PATH, environ)
-        if refusal is not None:
-            return refusal
         page = list_keys(self._cache.store, environ.get("QUERY_STRING", ""))
         return _data_response(
             environ, "application/x-ndjson", page, vary="Accept-Encoding, Authorization"

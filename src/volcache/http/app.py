@@ -42,11 +42,7 @@ from volcache.http.responses import (
     text_response,
 )
 from volcache.http.slow_log import SlowLog
-from volcache.http.upload import (
-    read_expiry,
-    read_stored_headers,
-    read_value,
-)
+from volcache.http.upload import read_expiry, read_stored_headers, read_value
 from volcache.keys import RESERVED_PREFIX, parse_key
 from volcache.monitoring.requests import READS, SAMPLE_MASK, RequestStats
 from volcache.tokens import LOG_SECONDS

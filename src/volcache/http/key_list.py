@@ -45,10 +45,8 @@ def list_keys(
         BadQueryError: A parameter is unknown, repeated or wrong.
     """
     given = parameters(query, ("prefix", "after", "limit"), _ALLOWED)
-    prefix, limit = (
-        decode_prefix(given.get("prefix", "")),
-        _limit(given.get("limit", str(KEYS_MAX))),
-    )
+    prefix = decode_prefix(given.get("prefix", ""))
+    limit = _limit(given.get("limit", str(KEYS_MAX)))
     try:
         scan = store.key_scan(given.get("after", ""))
     except ValueError:

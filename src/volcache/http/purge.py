@@ -46,12 +46,10 @@ def purge(cache: Cache, environ: WSGIEnvironment, key_size: int) -> Response:
         StoreError: The disk refused.
     """
     prefix, is_dry = parse_query(environ.get("QUERY_STRING", ""), key_size)
-    stay = cache.store.purge_stay()
     if not is_dry:
         cache.purge(prefix)
-        stay = cache.store.purge_stay()
-    done = "would purge" if is_dry else "purged"
-    verb = "would stay" if is_dry else "stays"
+    stay = cache.store.purge_stay()
+    done, verb = ("would purge", "would stay") if is_dry else ("purged", "stays")
     return text_response(
         HTTPStatus.OK,
         f"{done} {encode_key(prefix)}: all values stored so far under this prefix are"

@@ -94,12 +94,8 @@ def text_response(status: HTTPStatus, text: str, *extra: tuple[str, str]) -> Res
         extra: Headers besides Content-Type and Content-Length.
     """
     body = (" ".join(text.split()) + "\n").encode("utf-8", "backslashreplace")
-    return (
-        f"{status.value} {status.phrase}",
-        [*extra, _TEXT_TYPE, ("Content-Length", str(len(body)))],
-        [body],
-        "",
-    )
+    headers = [*extra, _TEXT_TYPE, ("Content-Length", str(len(body)))]
+    return f"{status.value} {status.phrase}", headers, [body], ""
 
 
 def empty_response(*headers: tuple[str, str], status: str = OK) -> Response:
