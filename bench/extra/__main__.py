@@ -18,7 +18,7 @@ from bench.report import DOCS, fill_tables
 SCRIPTS: Final[dict[str, tuple[str, ...]]] = {
     "boot": ("--volume-size", "167772160"),
     "check_speed": ("--megabytes", "256"),
-    "data_plane": ("--json", "docs/bench/data_plane.json"),
+    "data_plane": (),
     "eviction_cost": (),
     "hung_instance": (),
     "ladder": (),

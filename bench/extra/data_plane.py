@@ -16,11 +16,9 @@ Measures the workloads of `make bench` that the goals name, and these:
 
 from __future__ import annotations
 
-import json
 import signal
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bench.extra.script import make_parser, measuring
@@ -50,6 +48,7 @@ from volcache.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from bench.load import Figures, Rounds
     from bench.workloads import Scale, Workload
@@ -390,24 +389,15 @@ def main() -> None:
     add("--seconds", type=float, default=1, help="of load in each turn (1)")
     add("--keys", type=int, default=FULL.keys, help="of 1 KiB (40000)")
     add("--brief", action="store_true", help="only the contenders that goals name")
-    add("--json", type=Path, help="where every figure is written")
     options = parser.parse_args()
     scale = replace(
         FULL, rounds=options.rounds, seconds=options.seconds, keys=options.keys
     )
     names = {name.strip() for name in options.only.split(",") if name.strip()}
     with measuring(options.directory) as (_, work):
-        machine = describe(work)
+        describe(work)
         results = list(measured(names, scale, work, is_brief=options.brief))
     rows = list(goal_rows(results))
-    if options.json:
-        content = {
-            "machine": machine,
-            "goals": rows,
-            "workloads": [asdict(result) for result in results],
-        }
-        text = json.dumps(content, indent=1, ensure_ascii=False)
-        options.json.write_text(f"{text}\n", encoding="utf-8")
     print(f"\n{goal_table(rows)}\n")
     print("\n\n".join(section(result) for result in results))
 
