@@ -41,7 +41,7 @@ MEASURED: Final = [
 ]
 COLUMNS: Final = (("volcache", "rate"), ("volcache", "cpu"), ("nginx", "cpu"))
 # Text in README.md; text with the same figures in another document.
-CLIENTS: Final = "\n32 threads or tasks:\n…"
+CLIENTS: Final = "\n32 threads or tasks, get and put:\n…"
 EMBEDDED: Final = "\n**1 worker**\n…| volcache | get | ~ | ~ | # µs …"
 REPEATED: Final = [
     (
@@ -49,7 +49,7 @@ REPEATED: Final = [
         BENCHMARKS,
         CLIENTS + "| volcache Client | # |…| urllib3 | # |…| requests | # |",
     ),
-    ("`AsyncClient` #/s", BENCHMARKS, CLIENTS + "| volcache AsyncClient | ~ | ~ | # |"),
+    ("`AsyncClient` #/s", BENCHMARKS, CLIENTS + "| volcache AsyncClient |…|…|…|…| # |"),
     (
         "`AsyncClient` ~/s, # µs of CPU; aiohttp: #.",
         BENCHMARKS,

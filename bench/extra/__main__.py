@@ -17,6 +17,7 @@ from bench.report import DOCS, fill_tables
 
 SCRIPTS: Final[dict[str, tuple[str, ...]]] = {
     "boot": ("--volume-size", "167772160"),
+    "client_cost": ("--rounds", "5"),
     "check_speed": ("--megabytes", "256"),
     "data_plane": (),
     "eviction_cost": (),
