@@ -76,11 +76,27 @@ static size_t in_memory(int fd, size_t n, off64_t at, int reads, int *ms, int *i
     errno = saved;
     return found;
 }
+/* Add a byte to a file. */
+static void count(const char *variable) {
+    const char *path = getenv(variable);
+    int fd = path ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
+    if (fd < 0)
+        return;
+    (void)!write(fd, "", 1);
+    close(fd);
+}
+static const struct timespec step = {0, 5000000};
+/* Wait for that time, or until the disk is given another speed. */
 static void wait_for_disk(int ms) {
-    struct timespec left = {ms / 1000, ms % 1000 * 1000000L};
+    char before[512] = "", now[512] = "";
     int saved = errno;
-    while (nanosleep(&left, &left) && errno == EINTR)
-        ;
+    contents("SLOW_DISK", before, sizeof before);
+    count("COUNT_OF_READS");
+    for (; ms > 0; ms -= 5) {
+        nanosleep(&step, NULL);
+        if (contents("SLOW_DISK", now, sizeof now) > 0 && strcmp(before, now))
+            break;
+    }
     errno = saved;
 }
 static size_t total(const struct iovec *parts, int count) {
@@ -125,22 +141,13 @@ ssize_t pread64(int fd, void *to, size_t n, off64_t at) {
     struct iovec part = {to, n};
     return preadv64v2(fd, &part, 1, at, 0);
 }
-/* Each sync of a volume adds a byte to a file. */
-static void count_sync(void) {
-    const char *path = getenv("COUNT_OF_SYNCS");
-    int fd = path ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
-    if (fd < 0)
-        return;
-    (void)!write(fd, "", 1);
-    close(fd);
-}
 int fdatasync(int fd) {
     char what[8];
     int is_volume = is_part_of_path("/data/", fd);
     if (is_volume)
-        count_sync();
+        count("COUNT_OF_SYNCS");
     while (is_volume && contents("SYNCS", what, sizeof what) > 0 && !strcmp(what, "hold"))
-        wait_for_disk(1);
+        nanosleep(&step, NULL);
     if (is_volume && contents("SYNCS", what, sizeof what) > 0 && !strcmp(what, "fail")) {
         errno = EIO;
         return -1;

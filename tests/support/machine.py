@@ -25,6 +25,7 @@ class Machine:
         self._slow_number = 0
         self._syncs = folder / "syncs"
         self._count = folder / "count"
+        self._reads = folder / "reads"
         self._library = folder / "machine.so"
         options = ("-shared", "-fPIC", "-o", self._library, _SOURCE, "-ldl")
         subprocess.run(("gcc", *options), check=True)
@@ -38,12 +39,18 @@ class Machine:
             "SLOW_DISK": str(self._slow),
             "SYNCS": str(self._syncs),
             "COUNT_OF_SYNCS": str(self._count),
+            "COUNT_OF_READS": str(self._reads),
         }
 
     @property
     def syncs(self) -> int:
         """How many syncs of volumes have begun."""
         return self._count.stat().st_size if self._count.exists() else 0
+
+    @property
+    def slow_reads(self) -> int:
+        """How many reads have begun to wait for a slow disk."""
+        return self._reads.stat().st_size if self._reads.exists() else 0
 
     @contextmanager
     def held_syncs(self) -> Iterator[None]:
@@ -71,7 +78,8 @@ class Machine:
 
         Args:
             part: The text.
-            seconds: What a read takes whose pages were not read since this call.
+            seconds: What a read takes whose pages were not read since this call; it ends
+                earlier when this is called again.
             is_late: The time passes after the bytes were read, not before.
         """
         self._slow_number += 1
