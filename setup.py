@@ -6,16 +6,23 @@ Everything else is declared in pyproject.toml.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import runpy
 import shlex
 import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 if TYPE_CHECKING:
@@ -23,10 +30,22 @@ if TYPE_CHECKING:
 
 CORE: Final = Path("src/volcache/store/_core")
 FRONT: Final = Path("src/volcache/front")
-# What is linked into bjoern instead: see tools/setup.sh.
+# What is linked into bjoern instead.
 LINK: Final = FRONT / "link.c"
+# Of the source package of bjoern whose version is in requirements.txt.
+BJOERN_SHA256: Final = (
+    "16e5a02a9a17a7f5f8bea0d7c58650e78ab80ead6fe3e390037573d4355baf31"
+)
+# The calls of bjoern that link.c replaces.
+WRAPPED: Final = (
+    *("accept", "read", "write", "close", "ev_io_start", "ev_run"),
+    *("fprintf", "__fprintf_chk"),
+)
 # VOLCACHE_CFLAGS is for sanitizers: see tools/native_tests.sh.
 ADDED: Final = shlex.split(os.environ.get("VOLCACHE_CFLAGS", ""))
+# A folder with ev.c of libev, to be compiled in; empty: libev of this machine is linked.
+LIBEV: Final = os.environ.get("VOLCACHE_LIBEV", "")
+SYSTEM_INCLUDES: Final = ("/usr/include", "/usr/include/libev", "/usr/local/include")
 
 
 def files_of(folder: Path) -> set[Path]:
@@ -48,6 +67,84 @@ def extension(name: str, files: Iterable[Path], *folders: Path) -> Extension:
         ],
         extra_link_args=ADDED,
     )
+
+
+def bjoern_source() -> Path:
+    """Return the folder of bjoern's source; pip fetches it if it is not there."""
+    pins = Path("requirements.txt").read_text(encoding="utf-8")
+    pin = re.search(r"(?m)^bjoern==([\w.]+)", pins)
+    if pin is None:
+        sys.exit("volcache: requirements.txt has no line bjoern==VERSION")
+    name = f"bjoern-{pin[1]}"
+    sources = Path("build/source")
+    if (sources / name).is_dir():
+        return sources / name
+    options = ["--quiet", "--no-deps", "--no-binary=bjoern", "--no-build-isolation"]
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-m", "pip", "download", *options, f"--dest={folder}"]
+        if subprocess.run([*words, f"bjoern=={pin[1]}"], check=False).returncode:  # noqa: S603
+            sys.exit(f"volcache: pip could not fetch the source of {name}")
+        package = Path(folder) / f"{name}.tar.gz"
+        if hashlib.sha256(package.read_bytes()).hexdigest() != BJOERN_SHA256:
+            sys.exit(f"volcache: {package.name} has another checksum than in setup.py")
+        shutil.unpack_archive(package, folder)
+        sources.mkdir(parents=True, exist_ok=True)
+        shutil.move(Path(folder) / name, sources)
+    return sources / name
+
+
+def server() -> Extension:
+    """Return bjoern, from its own source, with what lets the gate work before it."""
+    source = bjoern_source()
+    parts = {*(source / "bjoern").glob("*.c"), source / "http-parser/http_parser.c"}
+    parts -= {source / "bjoern/statsd_tags.c"}
+    libev = [f"{LIBEV}/ev.c"] if LIBEV else []
+    return Extension(
+        "volcache.server._bjoern",
+        sources=[*sorted(map(str, parts)), str(LINK), *libev],
+        depends=[str(FRONT / "link.h")],
+        include_dirs=[
+            str(source / "http-parser"),
+            *([LIBEV] if LIBEV else SYSTEM_INCLUDES[1:]),
+        ],
+        define_macros=[
+            ("SIGNAL_CHECK_INTERVAL", "0.1"),
+            ("WANT_SIGNAL_HANDLING", "yes"),
+            ("WANT_SIGINT_HANDLING", "yes"),
+            *([("EV_STANDALONE", "1")] if LIBEV else []),
+        ],
+        libraries=["pthread", *([] if LIBEV else ["ev"])],
+        extra_compile_args=[
+            *("-O2", "-g1", "-std=gnu11", "-fvisibility=hidden", "-fcommon"),
+            *("-fno-strict-aliasing", "-w"),
+        ],
+        extra_link_args=[f"-Wl,--wrap={call}" for call in WRAPPED],
+    )
+
+
+class BuildExtensions(build_ext):  # type: ignore[misc] # setuptools has no types.
+    """Says what is missing before the compiler says what it cannot find."""
+
+    def run(self) -> None:
+        """Build them."""
+        compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC"))
+        python = [sysconfig.get_config_var("INCLUDEPY")]
+        headers = {
+            "libc6-dev": ("stdio.h", SYSTEM_INCLUDES),
+            "python3-dev": ("Python.h", python),
+        }
+        if not LIBEV:
+            headers["libev-dev"] = ("ev.h", SYSTEM_INCLUDES)
+        missing = [] if shutil.which(compiler[0]) else ["gcc"]
+        for package, (header, folders) in headers.items():
+            if not any(Path(folder, header).exists() for folder in folders):
+                missing.append(package)
+        if missing:
+            sys.exit(
+                "volcache: a compiler or headers are missing; on Debian run as root:"
+                f" apt-get install {' '.join(missing)}"
+            )
+        super().run()
 
 
 class BuildWithFiles(build_py):  # type: ignore[misc] # setuptools has no types.
@@ -85,12 +182,13 @@ extensions = [
         CORE,
         FRONT,
     ),
+    server(),
 ]
 # The generated C files are kept out of the sources.
 built = cythonize(extensions, build_dir="build/cython", quiet=True)
 setup(
     ext_modules=built,
-    cmdclass={"build_py": BuildWithFiles},
+    cmdclass={"build_ext": BuildExtensions, "build_py": BuildWithFiles},
     long_description=long_description(),
     long_description_content_type="text/markdown",
 )

@@ -34,7 +34,6 @@ def describe(work: Path) -> dict[str, str]:
         "memory": f"{memory / 2**30:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
-        "bjoern": version("bjoern"),
         "google-crc32c": version("google-crc32c"),
         "memcached": _first_line("memcached", "-V").removeprefix("memcached "),
         "nginx": _first_line("nginx", "-v").removeprefix("nginx version: nginx/"),

@@ -181,10 +181,7 @@ def test_python(folder: Path, source: Path, python: str, timer: Timer) -> None:
     with timer.step(f"{name}: server, from the wheel"):
         server = _environment(folder / f"{name}-server", python)
         _pip(server, "--no-cache-dir", f"{wheel}[server]")
-        _smoke(server, "--server", "--gate", "no")
-    with timer.step(f"{name}: server with the gate"):
-        _run(str(server), "-m", "volcache", "gate")
-        _smoke(server, "--server", "--gate", "yes")
+        _smoke(server, "--server")
 
 
 def require_equal(first: Path, second: Path) -> None:

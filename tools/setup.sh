@@ -11,9 +11,8 @@
 #
 # System packages are installed by apt, as root or through sudo; without apt the missing
 # ones are listed. Python packages go to .venv. A stamp in .venv records the requirements
-# that were installed: a second run takes milliseconds, a changed file is detected. Others
-# record the sources of the extensions, and those of what is linked into bjoern, which are built
-# again when they change.
+# that were installed: a second run takes milliseconds, a changed file is detected. Another
+# records the sources of the extensions, which are built again when they change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -240,53 +239,46 @@ pip_install() {
         die "pip could not install: $*"
 }
 
-# The build backend is pinned in pyproject.toml and installed first, so that bjoern and
-# this package are not built with its latest version. pip also builds the extensions.
+# The build backend is pinned in pyproject.toml and installed first, so that this package is
+# not built with its latest version. pip also builds the extensions.
 install_run_requirements() {
     local backend
     backend=$("$VENV_PYTHON" -c 'import tomllib
 with open("pyproject.toml", "rb") as file:
     print(*tomllib.load(file)["build-system"]["requires"])')
     say "installing requirements.txt into .venv"
-    rm -f .venv/run.stamp .venv/gate.stamp
+    rm -f .venv/run.stamp
     remove_extensions
     # shellcheck disable=SC2086 # One word per requirement.
     pip_install $backend
-    build_gate || say "bjoern cannot be built with the gate; trying without"
     pip_install --use-pep517 --no-build-isolation -r requirements.txt -e .
     signature "${RUN_FILES[@]}" >.venv/run.stamp
     ! has_extensions || signature "${NATIVE_FILES[@]}" >.venv/native.stamp
 }
 
 has_extensions() {
-    compgen -G "$CORE/_native.*.so" >/dev/null && compgen -G "$FRONT/_native.*.so" >/dev/null
+    local folder
+    for folder in "${EXTENSIONS[@]}"; do
+        compgen -G "$folder/_*.so" >/dev/null || return 1
+    done
 }
 
 extensions_are_built() { has_extensions && is_installed native.stamp "${NATIVE_FILES[@]}"; }
 
 # A failed build would take an earlier one from build/.
 remove_extensions() {
-    rm -f .venv/native.stamp {"$CORE","$FRONT"}/_native.*.so
+    rm -f .venv/native.stamp {"$CORE","$FRONT",src/volcache/server}/_*.so
     rm -rf build/lib.*
 }
 
 # Unlike pip, shows what the compiler says. Fails if it fails. Where the tests have installed
 # ccache, only a changed file is compiled again.
 build_extensions() {
-    say "building the extensions of the store and of the service"
+    say "building the extensions of the store, of the service and of bjoern"
     remove_extensions
     ! command -v ccache >/dev/null || local -x CC="ccache gcc" CCACHE_DIR=$PWD/.cache/ccache
     "$VENV_PYTHON" setup.py --quiet build_ext --inplace --force && has_extensions &&
         signature "${NATIVE_FILES[@]}" >.venv/native.stamp
-}
-
-# Builds bjoern with the gate; before this package and others are installed.
-build_gate() {
-    say "building bjoern with the gate"
-    rm -f .venv/gate.stamp
-    PYTHONPATH=src "$VENV_PYTHON" -m volcache gate --no-build-isolation \
-        --bjoern "$(sed -n 's/^bjoern==//p' requirements.txt)" >/dev/null || return 1
-    signature "${GATE_FILES[@]}" >.venv/gate.stamp
 }
 
 install_test_requirements() {
@@ -312,11 +304,11 @@ make_venv() {
 
 CORE=src/volcache/store/_core
 FRONT=src/volcache/front
+EXTENSIONS=("$CORE" "$FRONT" src/volcache/server)
 RUN_FILES=(requirements.txt pyproject.toml)
 shopt -s nullglob
-NATIVE_FILES=(setup.py {"$CORE","$FRONT"}/*.{c,h,pxd,pxi,pyx})
+NATIVE_FILES=(setup.py requirements.txt {"$CORE","$FRONT"}/*.{c,h,pxd,pxi,pyx})
 shopt -u nullglob
-GATE_FILES=("$FRONT"/link.{c,h} src/volcache/server/gate_build.py requirements.txt)
 CLUSTER_FILES=(conf/cluster/requirements.txt)
 TEST_FILES=(tests/requirements.txt)
 
@@ -336,7 +328,7 @@ main() {
     fi
 
     if ! venv_is_usable || ! is_installed run.stamp "${RUN_FILES[@]}" ||
-        ! extensions_are_built || ! is_installed gate.stamp "${GATE_FILES[@]}"; then
+        ! extensions_are_built; then
         if ! python=$(find_python); then
             # Without Python the missing packages cannot be detected: install all.
             install_packages python3 python3-venv python3-dev gcc libc6-dev libev-dev
@@ -365,12 +357,6 @@ main() {
     venv_is_usable || make_venv "$python"
     is_installed run.stamp "${RUN_FILES[@]}" || install_run_requirements
     extensions_are_built || build_extensions || die "the extensions cannot be built"
-    if ! is_installed gate.stamp "${GATE_FILES[@]}" && ! build_gate; then
-        case $purpose in
-            test | bench) die "bjoern cannot be built with the gate" ;;
-            *) say "bjoern cannot be built with the gate; see docs/OPERATIONS.md" ;;
-        esac
-    fi
     case $purpose in
         cluster | test)
             is_installed cluster.stamp "${CLUSTER_FILES[@]}" ||

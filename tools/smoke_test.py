@@ -1,7 +1,7 @@
 """
 Tests an installed volcache as a user would, in a minute: run by tools/release.py.
 
-    PYTHON tools/smoke_test.py [--server] [--gate yes|no]
+    PYTHON tools/smoke_test.py [--server]
 
 PYTHON is that of an environment into which volcache was installed, not a checkout. Needs
 nothing else. Each line that is printed is a part that works; the first failure ends it.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import http.client
-import json
 import os
 import signal
 import socket
@@ -52,7 +51,6 @@ def main() -> None:
     """Run all parts that the environment is meant for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", action="store_true")
-    parser.add_argument("--gate", choices=("yes", "no"))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="volcache-smoke") as name:
         folder = Path(name)
@@ -61,7 +59,7 @@ def main() -> None:
         check_embedded(folder / "embedded")
         check_tools(folder)
         if arguments.server:
-            check_server(folder / "server", arguments.gate)
+            check_server(folder / "server")
             check_client(folder)
         else:
             check_client_alone()
@@ -150,7 +148,7 @@ def check_refusal() -> None:
     _say("serve: refused, names the extra")
 
 
-def check_server(mount_point: Path, gate: str | None) -> None:
+def check_server(mount_point: Path) -> None:
     """Requests of all methods, then a restart and a kill."""
     port = _free_port()
     with _serving(mount_point, port) as server:
@@ -164,9 +162,6 @@ def check_server(mount_point: Path, gate: str | None) -> None:
         _require(
             b"volcache_" in _ask(port, "GET", "/-/metrics"), "there are no metrics"
         )
-        stats = json.loads(_ask(port, "GET", "/-/stats"))
-        has = "yes" if stats["server"]["gate"] else "no"
-        _require(gate in {None, has}, f"the gate: {has}, not {gate}")
         server.terminate()
         _require(server.wait(_SECONDS) == 0, "SIGTERM did not end it with exit code 0")
     with _serving(mount_point, port) as server:
@@ -177,7 +172,7 @@ def check_server(mount_point: Path, gate: str | None) -> None:
     with _serving(mount_point, port):
         for key in ("key", "late"):
             _ask(port, "GET", f"/{key}")
-    _say(f"server: all methods, restart, kill -9; gate: {has}")
+    _say("server: all methods, restart, kill -9")
 
 
 def check_client_alone() -> None:

@@ -195,10 +195,6 @@ class ListenError(VolcacheError):
     """The address cannot be listened on. Exit code 1."""
 
 
-class BuildError(VolcacheError):
-    """The gate cannot be built. Exit code 1."""
-
-
 class FolderError(VolcacheError):
     """A folder that a tool writes cannot be used. Exit code 1."""
 

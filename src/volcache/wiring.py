@@ -49,7 +49,7 @@ from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
 from volcache.monitoring.status_line import StatusLine
 from volcache.reload import Reloader
-from volcache.server.bjoern import activated_listener, gate_link, listen, serve
+from volcache.server.bjoern import activated_listener, listen, serve
 from volcache.server.drain import (
     DRAIN_SECONDS,
     block_hangups,
@@ -63,7 +63,7 @@ from volcache.server.gate import (
     open_gate,
     raise_descriptor_limit,
 )
-from volcache.server.notify import Heartbeat, Notifier, alarm_calls, completed_requests
+from volcache.server.notify import Heartbeat, Notifier, completed_requests
 from volcache.settings import visible_settings
 from volcache.store import PeriodicSync, Store
 from volcache.tokens import Refusals
@@ -109,7 +109,7 @@ def run(config: Config, read_again: Callable[[], Config]) -> None:
         memcache = _open_memcache(config, core, closing)
         parts = _open_http(config, core, memcache, reloader.reload, closing)
         reloader.start(parts.change)
-        _start_heartbeat(config, parts, closing)
+        _start_heartbeat(config, parts)
         # All objects that exist now live as long as the process: the garbage collector
         # need not visit millions of keys.
         gc.collect()
@@ -314,7 +314,7 @@ class _Parts(NamedTuple):
     app: App
     admin: Admin
     entrance: Entrance
-    gate: Gate | None
+    gate: Gate | None  # None: only the memcached protocol is served.
     wsgi: WSGIApplication  # What bjoern calls.
 
     def change(self, settings: Settings) -> None:
@@ -376,21 +376,16 @@ def _open_http(
         log = AccessLog(entrance, access_log.add, as_json=config.log_format == "json")
     gate: Gate | None = None
     if core.outside.http is not None:
-        gate = _open_gate(config, core, app, log)
-    if gate is not None:
+        entrance.gate = gate = _open_gate(config, core, app, log)
         closing.callback(gate.close)
-        entrance.gate = gate
         core.status.count_connections = gate.stats
     return _Parts(core, memcache, app, admin, entrance, gate, log or entrance)
 
 
-def _open_gate(
-    config: Config, core: _Core, app: App, log: AccessLog | None
-) -> Gate | None:
+def _open_gate(config: Config, core: _Core, app: App, log: AccessLog | None) -> Gate:
     head, idle = config.head_timeout, config.idle_timeout
     return open_gate(
         app,
-        gate_link(),
         timeouts=Timeouts(head, idle, config.transfer_timeout),
         readers=core.readers,
         connections=core.connections,
@@ -399,7 +394,7 @@ def _open_gate(
     )
 
 
-def _start_heartbeat(config: Config, parts: _Parts, closing: ExitStack) -> None:
+def _start_heartbeat(config: Config, parts: _Parts) -> None:
     """Let the loop tell the service manager, if there is one, how it is."""
     outside, syncer = parts.core.outside, parts.core.syncer
     notifier = outside.notifier
@@ -421,13 +416,10 @@ def _start_heartbeat(config: Config, parts: _Parts, closing: ExitStack) -> None:
         # A disk that answers does not excuse a loop that fails.
         return None if parts.memcache and parts.memcache.is_failing else answered()
 
-    loop = gate if outside.http is not None else parts.memcache
-    asked = status if loop else None
-    heartbeat = Heartbeat(notifier, stalled=stalled, completed=completed, status=asked)
+    loop = gate or parts.memcache
     if loop is not None:
-        loop.set_pulse(heartbeat.interval, heartbeat.beat)
-    else:
-        closing.enter_context(alarm_calls(heartbeat.interval, heartbeat.beat))
+        beat = Heartbeat(notifier, stalled=stalled, completed=completed, status=status)
+        loop.set_pulse(beat.interval, beat.beat)
 
 
 def _reload(parts: _Parts, reloader: Reloader) -> None:

@@ -72,7 +72,6 @@ def patient(servers: Servers) -> Iterator[ServerProcess]:
 def connections_of(server: ServerProcess) -> dict[str, Any]:
     """Return what an instance has counted of its connections."""
     found: dict[str, Any] = server.stats()["server"]
-    assert found["gate"] is True
     return found
 
 

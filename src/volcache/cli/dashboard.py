@@ -7,8 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from volcache.cli.command import EXIT_OK, command, output
-from volcache.errors import ConfigError
 from volcache.fleet.collector import FleetCollector
+from volcache.fleet.dashboard import Dashboard, gated, parse_listen
+from volcache.server.bjoern import listen, serve
 from volcache.text import counted
 
 if TYPE_CHECKING:
@@ -25,23 +26,9 @@ def _dashboard(arguments: argparse.Namespace) -> int:
     Serve until SIGTERM or Ctrl-C.
 
     Raises:
-        ConfigError: The list of instances or an argument is wrong, or bjoern is missing.
+        ConfigError: The list of instances or an argument is wrong.
         ListenError: The address cannot be listened on.
     """
-    # Imported here: other commands do without the packages of the server.
-    try:
-        from volcache.fleet.dashboard import (  # noqa: PLC0415
-            Dashboard,
-            gated,
-            parse_listen,
-        )
-        from volcache.server.bjoern import listen, serve  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"not installed: {error.name}, which the dashboard needs; run: pip install"
-            " 'volcache[server]'"
-        ) from error
-
     host, port = parse_listen(arguments.listen)
     collector = FleetCollector(
         arguments.targets,

@@ -37,7 +37,7 @@ MODULES: Final = {
     **dict.fromkeys(("get", "put", "rm", "stat", "ls", "purge"), "values"),
     **{name: name for name in ("check", "repair", "dump", "export")},
     "import": "import_",
-    **{name: name for name in ("files", "gate", "completion")},
+    **{name: name for name in ("files", "completion")},
 }
 
 _EPILOG: Final = """\

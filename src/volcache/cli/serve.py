@@ -49,16 +49,14 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _require_packages() -> None:
     """
-    Raise an error if a package of the server is missing, before anything is opened.
+    Raise an error if the package of the server is missing, before anything is opened.
 
     Raises:
-        ConfigError: One is not installed in this environment.
+        ConfigError: It is not installed in this environment.
     """
-    needed = ["bjoern", "prometheus_client"]
-    missing = [name.replace("_", "-") for name in needed if find_spec(name) is None]
-    if missing:
+    if find_spec("prometheus_client") is None:
         raise ConfigError(
-            f"not installed: {', '.join(missing)}, which a server needs; run: pip install"
+            "not installed: prometheus-client, which a server needs; run: pip install"
             " 'volcache[server]'"
         )
 

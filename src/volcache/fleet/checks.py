@@ -39,7 +39,7 @@ _BY_DISK: Final = frozenset({"volume_size", "volume_num"})
 class Finding(NamedTuple):
     """Something that is not as it should be."""
 
-    check: str  # "answer", "twice", "version", "settings", "weight", "clock", "gate"
+    check: str  # "answer", "twice", "version", "settings", "weight", "clock"
     text: str
     instances: list[str]  # Names of those it is about.
 
@@ -53,7 +53,6 @@ def check(instances: Sequence[Watched]) -> list[Finding]:
         *_versions(instances),
         *_settings(seen),
         *_weights(instances),
-        *_gates(seen),
         *_clocks(instances),
     ]
 
@@ -138,14 +137,6 @@ def _weights(instances: Sequence[Watched]) -> Iterator[Finding]:
                 f" proportion to the others its weight would be {wanted}"
             )
             yield Finding("weight", text, [target.name])
-
-
-def _gates(seen: _Seen) -> Iterator[Finding]:
-    names = [
-        one.target.name for one, stats in seen if at(stats, "server", "gate") is False
-    ]
-    if names:
-        yield Finding("gate", f"bjoern has no gate on {_listed(names)}", names)
 
 
 def _clocks(instances: Sequence[Watched]) -> Iterator[Finding]:

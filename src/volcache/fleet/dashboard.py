@@ -37,7 +37,6 @@ from volcache.http.app import RequestLimits
 from volcache.http.compression import BYTES_MIN, accepts_gzip, compress
 from volcache.http.responses import OK, Headers, text_response
 from volcache.monitoring.requests import RequestStats
-from volcache.server.bjoern import gate_link
 from volcache.server.gate import Timeouts, open_gate, raise_descriptor_limit
 from volcache.store.files import OsFileSystem
 from volcache.store.native import Index
@@ -237,7 +236,6 @@ def gated() -> Iterator[None]:
     app = SimpleNamespace(cache=cache, stats=RequestStats(), limits=limits, ring=None)
     gate = open_gate(
         cast("App", app),
-        gate_link(),
         timeouts=_TIMEOUTS,
         readers=readers,
         connections=_CONNECTIONS_MAX,
@@ -246,6 +244,5 @@ def gated() -> Iterator[None]:
     try:
         yield
     finally:
-        if gate is not None:
-            gate.close()
+        gate.close()
         readers.close()

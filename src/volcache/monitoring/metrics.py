@@ -158,7 +158,6 @@ _COMPUTED: Final[Mapping[str, Read]] = {
         else round(s.usage.eviction.reclaimed, 4)
     },
     "hot_calls": lambda s: {(): s.hot.stats.calls if s.hot else Histogram()},
-    "has_gate": lambda s: {(): s.connections is not None},
 }
 
 

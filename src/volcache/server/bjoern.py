@@ -1,5 +1,5 @@
 """
-bjoern: open or inherit the listening socket, and serve. The only import of bjoern.
+bjoern: open or inherit the listening socket, and serve.
 
 An inherited socket is one that systemd opened (socket activation). It outlives the
 process: while no process accepts, as during a restart, new connections wait in the
@@ -17,10 +17,8 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final
 
-import _bjoern
-import bjoern
-
 from volcache.errors import ListenError
+from volcache.server import _bjoern
 from volcache.server.drain import DRAIN_SECONDS, Drainer
 
 if TYPE_CHECKING:
@@ -135,12 +133,9 @@ def _set_connection_options(listener: socket.socket) -> None:
 
 
 def gate_link() -> int:
-    """Return the address of the `vc_link` that bjoern was built with; 0 without one."""
-    try:
-        symbol = ctypes.c_char.in_dll(ctypes.CDLL(_bjoern.__file__), "volcache_link")
-    except (OSError, ValueError):
-        return 0
-    return ctypes.addressof(symbol)
+    """Return the address of the `vc_link` in bjoern."""
+    library = ctypes.CDLL(_bjoern.__file__)
+    return ctypes.addressof(ctypes.c_char.in_dll(library, "volcache_link"))
 
 
 def serve(
@@ -174,4 +169,4 @@ def serve(
     """
     drainer = Drainer(listener, drain_seconds, owns_listener, on_draining, on_hangup)
     with drainer.running():
-        bjoern.server_run(listener, app)
+        _bjoern.server_run(listener, app)

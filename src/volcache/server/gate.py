@@ -1,10 +1,9 @@
 """
-The gate: C code between the clients and bjoern, if bjoern was built with it.
+The gate: C code between the clients and bjoern.
 
 It checks requests before bjoern's parser sees them, passes them one at a time, ends slow
 and idle connections, and answers plain requests without Python. `front/gate.h`
-describes it; `gate_build.py` builds bjoern with it. docs/OPERATIONS.md says what is missing
-without it.
+describes it; setup.py builds bjoern with what it needs.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from volcache.front import Gate
 from volcache.http.app import ALLOW
 from volcache.http.content_types import TYPES
 from volcache.http.cors import header_lines
+from volcache.server.bjoern import gate_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,22 +108,20 @@ def connections_max() -> int:
     return min(max(free, _CONNECTIONS_MIN), _CONNECTIONS_MAX)
 
 
-def open_gate(  # noqa: PLR0913 - By keyword.
+def open_gate(
     app: App,
-    link: int,
     *,
     timeouts: Timeouts,
     readers: Readers,
     connections: int,
     body_memory: int,
     log_answer: Callable[..., None] | None = None,
-) -> Gate | None:
+) -> Gate:
     """
-    Install the gate in bjoern, or log why there is none; see `change_gate`.
+    Install the gate in bjoern; see `change_gate`.
 
     Args:
         app: Defines every answer; its counters are those of the gate, too.
-        link: From `bjoern.gate_link`.
         timeouts: Of connections.
         readers: Read records which are not in memory.
         connections: The most that are open; see `connections_max`.
@@ -131,24 +129,20 @@ def open_gate(  # noqa: PLR0913 - By keyword.
         log_answer: Called for each answer of the gate: `AccessLog.add_native`.
 
     Returns:
-        The gate, to be closed before the store; None without one.
+        The gate, to be closed before the store.
+
+    Raises:
+        ImportError: bjoern was built for another version of the gate.
     """
-    reason = "bjoern was built without it"
-    if link:
-        try:
-            return Gate(
-                app,
-                TYPES,
-                link=link,
-                allow=ALLOW[1],
-                log=_Log(),
-                log_answer=log_answer,
-                readers=readers,
-                connections=connections,
-                body_memory=body_memory,
-                timeouts=timeouts,
-            )
-        except ImportError as error:
-            reason = str(error)
-    _logger.warning("gate.missing reason=%r", reason)
-    return None
+    return Gate(
+        app,
+        TYPES,
+        link=gate_link(),
+        allow=ALLOW[1],
+        log=_Log(),
+        log_answer=log_answer,
+        readers=readers,
+        connections=connections,
+        body_memory=body_memory,
+        timeouts=timeouts,
+    )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import threading
 import time
@@ -256,27 +255,3 @@ def completed_requests(directory: str) -> Callable[[], int | None]:
             return None
 
     return completed
-
-
-@contextmanager
-def alarm_calls(seconds: float, function: Callable[[], None]) -> Iterator[None]:
-    """
-    Call a function at an interval, by bjoern's loop without the gate; main thread only.
-
-    The loop runs handlers of signals ten times in a second. They interrupt Python code as
-    well: the function must neither take locks nor raise.
-    """
-
-    def call(_number: int, _frame: object) -> None:
-        with suppress(Exception):  # It would end bjoern.
-            function()
-
-    before = signal.signal(signal.SIGALRM, call)
-    signal.siginterrupt(signal.SIGALRM, False)  # noqa: FBT003 - The library's.
-    signal.setitimer(signal.ITIMER_REAL, 0.001, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
-        signal.signal(signal.SIGALRM, before)

@@ -1,27 +1,14 @@
-"""gate.py: the limits of connections, and the start without a gate."""
+"""gate.py: the limits of connections."""
 
 from __future__ import annotations
 
-import logging
 import os
 import resource
 from collections.abc import Iterator
-from unittest.mock import Mock
 
 import pytest
 
-from volcache.cache import Cache
-from volcache.http.app import App, RequestLimits
-from volcache.server import gate
-from volcache.server.gate import (
-    Timeouts,
-    connections_max,
-    open_gate,
-    raise_descriptor_limit,
-)
-from volcache.store import Store
-
-TIMEOUTS = Timeouts(head=1, idle=1, transfer=1)
+from volcache.server.gate import connections_max, raise_descriptor_limit
 
 
 @pytest.fixture(autouse=True)
@@ -71,28 +58,3 @@ def test_connections_leave_descriptors_for_files(
     infinity = resource.RLIM_INFINITY
     monkeypatch.setattr(resource, "getrlimit", lambda _: (infinity, infinity))
     assert connections_max() == 1 << 20
-
-
-def test_missing_gate_is_logged_in_one_line(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With the reason; the instance starts without it."""
-    caplog.set_level(logging.WARNING)
-    app = App(Cache(store), RequestLimits(key_size=99, value_size=100))
-    other = ImportError("bjoern was built for gate version 7")
-    for link, make, reason in (
-        (0, Mock(), "bjoern was built without it"),
-        (1, Mock(side_effect=other), str(other)),
-    ):
-        caplog.clear()
-        monkeypatch.setattr(gate, "Gate", make)
-        found = open_gate(
-            app,
-            link,
-            timeouts=TIMEOUTS,
-            readers=Mock(),
-            connections=8,
-            body_memory=1 << 20,
-        )
-        assert found is None
-        assert caplog.messages == [f"gate.missing reason={reason!r}"]

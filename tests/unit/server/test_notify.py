@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,6 @@ from support.waiting import wait_until
 from volcache.server.notify import (
     Heartbeat,
     Notifier,
-    alarm_calls,
     completed_requests,
 )
 
@@ -212,18 +210,3 @@ def test_requests_of_a_disk_are_unknown_without_a_device() -> None:
     device = os.stat("/").st_dev  # noqa: PTH116
     is_known = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").exists()
     assert (completed_requests("/")() is not None) == is_known
-
-
-def test_alarm_calls_until_its_end() -> None:
-    """Errors are ignored; the handler is as before."""
-    before = signal.getsignal(signal.SIGALRM)
-    calls: list[int] = []
-
-    def call() -> None:
-        calls.append(1)
-        raise OSError
-
-    with alarm_calls(0.01, call):
-        wait_until(lambda: len(calls) >= 3, "three calls")
-    assert signal.getsignal(signal.SIGALRM) == before
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)

@@ -169,7 +169,7 @@ def test_without_the_core_one_line_says_how_to_get_it() -> None:
     for code, words in (
         ("import volcache.store", []),
         (main, ["check", "data"]),
-        (main, ["gate", "--help"]),
+        (main, ["files", "--help"]),
     ):
         done = subprocess.run(
             [sys.executable, "-c", hidden + code.format(words)],
@@ -178,7 +178,7 @@ def test_without_the_core_one_line_says_how_to_get_it() -> None:
             capture_output=True,
             text=True,
         )
-        works = words[:1] == ["gate"]
+        works = words[:1] == ["files"]
         assert (done.returncode, bool(done.stdout)) == (0 if works else 1, works)
         last = done.stderr.splitlines()[-1:]
         assert (
