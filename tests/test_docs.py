@@ -11,6 +11,7 @@ from support.tables import each_row
 ROOT = Path(__file__).parents[1]
 OPERATIONS = ROOT / "docs" / "OPERATIONS.md"
 ARCHITECTURE = ROOT / "docs" / "ARCHITECTURE.md"
+ARCHITECTURE_CLIENT = ROOT / "docs" / "ARCHITECTURE-CLIENT.md"
 SOURCE = ROOT / "src" / "volcache"
 CLIENT = ROOT / "src" / "volcache_client"
 ALERTS = ROOT / "conf" / "prometheus" / "alerts.yml"
@@ -39,10 +40,18 @@ def test_runbook_has_a_row_for_every_alarm() -> None:
         assert all(len(cell) > 10 for cell in row)
 
 
-@each_row(("heading", "source"), [("file", SOURCE), ("file of the client", CLIENT)])
-def test_architecture_has_every_module_in_its_table(heading: str, source: Path) -> None:
+@each_row(
+    ("page", "heading", "source"),
+    [
+        (ARCHITECTURE, "file", SOURCE),
+        (ARCHITECTURE_CLIENT, "file of the client", CLIENT),
+    ],
+)
+def test_architecture_has_every_module_in_its_table(
+    page: Path, heading: str, source: Path
+) -> None:
     """By its path, by its name after one of the same folder, or by its folder."""
-    table = ARCHITECTURE.read_text().split(f"\n| {heading} |")[1].split("\n\n")[0]
+    table = page.read_text().split(f"\n| {heading} |")[1].split("\n\n")[0]
     named: list[str] = []
     for line in table.splitlines():
         folder = ""

@@ -1,7 +1,7 @@
 """
 How much is stored before a value can be evicted, whatever restarts come between.
 
-The rule is in docs/ARCHITECTURE.md, with its exceptions, which do not occur here.
+The rule is in docs/ARCHITECTURE-STORE.md, with its exceptions, which do not occur here.
 """
 
 from __future__ import annotations

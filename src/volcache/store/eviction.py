@@ -10,7 +10,7 @@ costs a write, so copies are paid with *tokens*, which puts and reads earn.
 This module is the policy alone: numbers and decisions, no I/O. The index counts hits,
 tokens and misses (the native core); `reclaim.py` reclaims. Symbols: C is the
 capacity, p = C/8 the share of ring P. The numbers are from simulations of 22 request traces
-at four cache sizes; docs/ARCHITECTURE.md has the results.
+at four cache sizes; docs/ARCHITECTURE-STORE.md has the results.
 
     get, hit    tokens += 0.10 * size; the record's hits + 1, at most 3, if more than p/2
                 (ring P) or (C-p)/16 (ring M) bytes were appended to its ring after it
