@@ -14,6 +14,7 @@
 #include <string.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #define INSTRUCTION __attribute__((target("sse4.2,crc32")))
 #define NEXT_8(crc, word) ((uint32_t)__builtin_ia32_crc32di((crc), (word)))
@@ -81,15 +82,37 @@ INSTRUCTION static void fill_move(void)
 }
 #endif
 
+#ifdef FOLDING
+/* The bits of register XCR0: the system saves the registers of SSE, AVX and AVX-512. */
+#define SAVES_ALL 0xe6u
+
+static bool system_saves_all(void)
+{
+    uint32_t low, high;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & SAVES_ALL) == SAVES_ALL;
+}
+
+/* Not __builtin_cpu_supports: it needs a library of the compiler, which may bring slower copies
+ * of memcpy and memset with it. */
+static void ask_processor(void)
+{
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return;
+    has_instruction = (c & bit_SSE4_2) != 0;
+    if (!(c & bit_OSXSAVE) || !system_saves_all()) return;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
+    has_folding = (b & bit_AVX512F) && (c & bit_VPCLMULQDQ);
+}
+#endif
+
 /* The first of all constructors that may compute a checksum. */
 __attribute__((constructor(101))) static void fill_tables(void)
 {
     fill_bytes(tables, POLYNOMIAL);
     fill_bytes(zip_tables, ZIP_POLYNOMIAL);
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    has_instruction = __builtin_cpu_supports("sse4.2");
-    has_folding = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
+#ifdef FOLDING
+    ask_processor();
 #elif defined(INSTRUCTION)
     has_instruction = (getauxval(AT_HWCAP) & HAS_CRC32) != 0;
 #endif
