@@ -117,8 +117,9 @@ def server() -> Extension:
         extra_compile_args=[
             *("-O2", "-g1", "-std=gnu11", "-fvisibility=hidden", "-fcommon"),
             *("-fno-strict-aliasing", "-w"),
+            *ADDED,
         ],
-        extra_link_args=[f"-Wl,--wrap={call}" for call in WRAPPED],
+        extra_link_args=[*(f"-Wl,--wrap={call}" for call in WRAPPED), *ADDED],
     )
 
 
