@@ -119,7 +119,7 @@ reference: ## write docs/REFERENCE.md, docs/volcache.1 and conf/volcache.toml fr
 	@$(PYTHON) tools/reference.py
 	@$(PYTHON) tools/man_page.py
 
-image: ## build the container image; without an engine, execute its steps in a chroot
+image: ## build the container image of the wheel in dist/; without an engine, in a chroot
 	@tools/image.sh
 
 bench: ## measure volcache and its alternatives: 10 minutes (QUICK=1 ONLY=NAMES BASE=REVISION)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 KEYWORDS: Final = frozenset({
     *("ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK"),
@@ -22,13 +22,6 @@ KEYWORDS: Final = frozenset({
 })  # fmt: skip
 _OPTION: Final = re.compile(r"--([a-z-]+)=(\S*)\s*")
 _VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\}|(.?))")
-_SPECIAL: Final = re.compile(r"(\*\*/|\*\*|\*|\?)")
-_PARTS: Final = {
-    "**/": "(?:.*/)?",
-    "**": ".*",
-    "*": "[^/]*",
-    "?": "[^/]",
-}
 
 
 class DockerfileError(Exception):
@@ -40,7 +33,7 @@ class Step(NamedTuple):
 
     line: int  # the first of its lines, from 1
     keyword: str  # in capitals
-    options: dict[str, str]  # such as from=build
+    options: dict[str, list[str]]  # such as from=build; one may be repeated
     text: str  # what follows, in one line
 
     def words(self) -> list[str]:
@@ -78,14 +71,15 @@ class Step(NamedTuple):
         Return the names and values of ENV, LABEL or ARG.
 
         Raises:
-            DockerfileError: A word is not NAME=VALUE; for ARG, NAME alone is allowed.
+            DockerfileError: A word is not NAME=VALUE; for ARG, NAME alone is left out.
         """
         found = {}
         for word in self.words():
             name, equals, value = word.partition("=")
-            if not equals and self.keyword != "ARG":
+            if equals:
+                found[name] = value
+            elif self.keyword != "ARG":
                 raise DockerfileError(f"{self.line}: {word}: write NAME=VALUE")
-            found[name] = value
         return found
 
 
@@ -180,9 +174,9 @@ def _step(number: int, line: str) -> Step:
         )
     if keyword in {"RUN", "COPY"} and "<<" in text:
         raise DockerfileError(f"{number}: here-documents are not understood")
-    options = {}
+    options: dict[str, list[str]] = {}
     while match := _OPTION.match(text):
-        options[match[1]] = match[2]
+        options.setdefault(match[1], []).append(match[2])
         text = text[match.end() :]
     if not text:
         raise DockerfileError(f"{number}: nothing follows {keyword}")
@@ -197,43 +191,3 @@ def _stage(step: Step, variables: Mapping[str, str]) -> Stage:
             return Stage(expand(base, variables), name)
         case _:
             raise DockerfileError(f"{step.line}: write FROM image [AS name]")
-
-
-class Ignored:
-    """What `.dockerignore` leaves out of the build."""
-
-    def __init__(self, text: str) -> None:
-        """Read its patterns; the last that matches decides."""
-        lines = [line.strip() for line in text.splitlines()]
-        self._back = [line[1:].strip("/") for line in lines if line.startswith("!")]
-        self._patterns = [
-            (line.startswith("!"), _pattern(line.removeprefix("!")))
-            for line in lines
-            if line and not line.startswith("#")
-        ]
-
-    def may_have(self, folder: str) -> bool:
-        """Whether files of a folder may be part of the build."""
-        return folder not in self or any(
-            text.startswith((f"{folder}/", "**")) for text in self._back
-        )
-
-    def __contains__(self, path: str) -> bool:
-        """Whether a path, relative to the project, is left out."""
-        is_out = False
-        for is_back, pattern in self._patterns:
-            if any(pattern.fullmatch(part) for part in _with_parents(path)):
-                is_out = not is_back
-        return is_out
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    """Return an expression for a pattern: `*` and `?` match no slash, `**` any."""
-    parts = _SPECIAL.split(text.strip("/"))
-    return re.compile("".join(_PARTS.get(part, re.escape(part)) for part in parts))
-
-
-def _with_parents(path: str) -> Iterable[str]:
-    """Return a path and the folders that it is in."""
-    parts = path.split("/")
-    return ["/".join(parts[: n + 1]) for n in range(len(parts))]

@@ -1,28 +1,36 @@
 #!/usr/bin/env bash
-# Builds the container image volcache:VERSION with docker or podman. Where neither runs, its
-# steps are executed in a chroot and the result is checked, which needs root and mmdebstrap;
-# arguments are passed to the command that builds.
+# Builds the container image volcache:VERSION from the wheel in dist/, with docker or podman.
+# Where neither runs, its steps are executed in a chroot and the result is checked, which needs
+# root and mmdebstrap. Arguments are passed to the command that builds: --build-arg NAME=VALUE,
+# --secret id=NAME,src=FILE.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-version=$(sed -n 's/^__version__.* = "\(.*\)"$/\1/p' src/volcache/version.py)
-[ -n "$version" ] || {
-    echo "image: src/volcache/version.py has no __version__" >&2
+die() {
+    echo "image: $*" >&2
     exit 1
 }
-build=(build --build-arg "VERSION=$version" --tag "volcache:$version")
+
+version=$(sed -n 's/^__version__.* = "\(.*\)"$/\1/p' src/volcache/version.py)
+[ -n "$version" ] || die "src/volcache/version.py has no __version__"
+compgen -G "dist/volcache-$version-*.whl" >/dev/null ||
+    die "dist/ has no wheel of volcache $version; run: make wheels"
+given=(--build-arg "VERSION=$version")
+if revision=$(git rev-parse HEAD 2>/dev/null); then
+    given+=(--build-arg "REVISION=$revision")
+fi
 for engine in docker podman; do
     if command -v "$engine" >/dev/null && "$engine" info >/dev/null 2>&1; then
+        build=("$engine" build "${given[@]}" --tag "volcache:$version")
         # Images of the format oci, podman's default, have no health check.
         [ "$engine" = docker ] || build+=(--format docker)
         echo "image: $engine builds volcache:$version"
-        exec "$engine" "${build[@]}" "$@" .
+        exec "${build[@]}" "$@" .
     fi
 done
 echo "image: neither docker nor podman runs here; executing the steps in a chroot"
 if [ "$(id -u)" != 0 ] || ! command -v mmdebstrap >/dev/null; then
-    echo "image: that needs root and mmdebstrap; start docker, or run as root:" \
-        "apt-get install mmdebstrap && tools/image_check.py" >&2
-    exit 1
+    die "that needs root and mmdebstrap; start docker, or run as root:" \
+        "apt-get install mmdebstrap && tools/image.sh"
 fi
-exec python3 tools/image_check.py "$@"
+exec python3 tools/image_check.py "${given[@]}" "$@"

@@ -8,7 +8,8 @@ capabilities, with a read-only root and a folder as volume. It must become healt
 value over a `kill -9`, and end by its stop signal. Prints times and sizes; exit code 0 if
 all of it holds.
 
-    tools/image_check.py [--folder DIR] [--base TAR] [--see FILE:PATH]...
+    tools/image_check.py [--folder DIR] [--base TAR]
+        [--build-arg NAME=VALUE]... [--secret id=NAME,src=FILE]...
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -28,14 +30,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from dockerfile import DockerfileError, Ignored, Stage, Step, expand, parse
+from dockerfile import DockerfileError, Stage, Step, expand, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 # What the slim images of Debian leave out.
 SLIM: Final = ("doc", "info", "lintian", "linda", "locale", "man")
+# What the images of Debian set for apt.
+APT: Final = (
+    'APT::Install-Recommends "false"',
+    'Acquire::Languages "none"',
+    'Dir::Cache::pkgcache ""',
+    'Dir::Cache::srcpkgcache ""',
+)
+# Without it, the package usrmerge and all of Perl.
+HOOK: Final = "/usr/share/mmdebstrap/hooks/merged-usr"
 SUITE: Final = "bookworm"
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 START_SECONDS: Final = 60.0
@@ -110,20 +121,18 @@ class Image:
 class Build:
     """The build of all stages, in folders of their own."""
 
-    def __init__(self, folder: Path, base: Path, seen: Sequence[str]) -> None:
+    def __init__(self, folder: Path, base: Path, secrets: Mapping[str, str]) -> None:
         """
         Start nothing yet.
 
         Args:
             folder: Gets a folder for each stage.
             base: A tar file with the file system of the base image.
-            seen: Files of this machine that RUN steps need, such as certificates; each
-                `FILE:PATH in the image`.
+            secrets: Files of this machine, by the names that RUN steps mount them by.
         """
         self._folder = folder
         self._base = base
-        self._seen = seen
-        self._ignored = Ignored((PROJECT / ".dockerignore").read_text())
+        self._secrets = secrets
         self._images: dict[str, Image] = {}
 
     def run(self, stages: Sequence[Stage], arguments: Mapping[str, str]) -> Image:
@@ -140,16 +149,20 @@ class Build:
             for step in stage.steps:
                 started = time.monotonic()
                 self._execute(step, image, arguments)
-                seconds = time.monotonic() - started
-                say(f"{seconds:6.1f} s  {step.keyword} {step.text[:70]}")
+                if step.keyword in {"COPY", "RUN"}:
+                    seconds = time.monotonic() - started
+                    say(f"{seconds:6.1f} s  {step.keyword} {step.text[:70]}")
             self._images[stage.name or str(number)] = image
         return image
 
     def _unpack(self, stage: Stage, image: Image) -> None:
-        image.root.mkdir()
         if stage.base in self._images:
-            raise CheckError(f"FROM {stage.base}: a stage as the base is not supported")
-        _must(["tar", "-xf", str(self._base), "-C", str(image.root)])
+            before = self._images[stage.base]
+            image.variables = dict(before.variables)
+            _must(["cp", "-a", str(before.root), str(image.root)])
+        else:
+            image.root.mkdir()
+            _must(["tar", "-xf", str(self._base), "-C", str(image.root)])
 
     def _execute(self, step: Step, image: Image, given: Mapping[str, str]) -> None:
         match step.keyword:
@@ -172,7 +185,7 @@ class Build:
             raise CheckError(f"{step.line}: RUN after USER is not supported")
         command = image.enter(
             ["/bin/sh", "-c", step.text],
-            seen=[*self._seen, "/etc/resolv.conf:/etc/resolv.conf"],
+            seen=["/etc/resolv.conf:/etc/resolv.conf", *self._mounted(step)],
         )
         done = subprocess.run(
             command,
@@ -185,26 +198,30 @@ class Build:
             end = "\n".join(done.stdout.splitlines()[-30:])
             raise CheckError(f"{step.line}: RUN ended with {done.returncode}:\n{end}")
 
+    def _mounted(self, step: Step) -> Iterator[str]:
+        """Yield the secrets of a step that were given."""
+        for mount in step.options.get("mount", []):
+            kind, _, name = mount.partition(",id=")
+            if kind != "type=secret":
+                raise CheckError(f"{step.line}: --mount={mount} is not supported")
+            if name in self._secrets:
+                yield f"{self._secrets[name]}:/run/secrets/{name}"
+
     def _copy(self, step: Step, image: Image) -> None:
         *sources, target = step.words()
-        stage = step.options.get("from")
         into = self._inside(image, os.path.join(image.folder, target))  # noqa: PTH118
+        for stage in step.options.get("from", []):
+            (source,) = sources
+            _must(
+                ["cp", "-aT", str(self._inside(self._images[stage], source)), str(into)]
+            )
+            return
         for source in sources:
-            if stage is not None:
-                _copy_tree(self._inside(self._images[stage], source), into)
-                continue
-            found = project_files(source, self._ignored)
+            found = [str(path) for path in PROJECT.glob(source)]
             if not found:
-                raise CheckError(f"{step.line}: {source} is not in the build context")
-            for path in found:
-                inner = os.path.relpath(path, source)
-                is_file = inner == "." and not target.endswith("/")
-                to = (
-                    into
-                    if is_file
-                    else into / (inner if inner != "." else Path(path).name)
-                )
-                _copy_tree(PROJECT / path, to)
+                raise CheckError(f"{step.line}: there is no {source}; run: make wheels")
+            into.mkdir(parents=True, exist_ok=True)
+            _must(["cp", *found, str(into)])
 
     @staticmethod
     def _inside(image: Image, path: str) -> Path:
@@ -213,34 +230,13 @@ class Build:
 
 def _define(step: Step, image: Image, given: Mapping[str, str]) -> None:
     """Take over variables: those of ENV stay in the image, those of ARG do not."""
-    known = {**image.arguments, **image.variables}
-    for name, value in step.pairs().items():
-        if step.keyword == "ENV":
-            image.variables[name] = expand(value, known)
-        else:
-            image.arguments[name] = given.get(name, value)
-
-
-def project_files(source: str, ignored: Ignored) -> list[str]:
-    """Return the files that COPY takes for a source: paths relative to the project."""
-    start = PROJECT / source
-    if not start.is_dir():
-        return [source] if start.exists() and source not in ignored else []
-    found = []
-    for folder, folders, names in os.walk(start):
-        relative = Path(folder).relative_to(PROJECT).as_posix()
-        front = "" if relative == "." else f"{relative}/"
-        folders[:] = [name for name in folders if ignored.may_have(front + name)]
-        found += [front + name for name in names if front + name not in ignored]
-    return sorted(found)
-
-
-def _copy_tree(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
-    else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, target)
+    if step.keyword == "ENV":
+        known = {**image.arguments, **image.variables}
+        image.variables |= {n: expand(v, known) for n, v in step.pairs().items()}
+        return
+    image.arguments |= step.pairs()
+    names = [word.partition("=")[0] for word in step.words()]
+    image.arguments |= {name: given[name] for name in names if name in given}
 
 
 class Container:
@@ -453,8 +449,10 @@ def make_base(path: Path) -> None:
     """
     if not shutil.which("mmdebstrap"):
         raise CheckError("there is no mmdebstrap; run: apt-get install mmdebstrap")
-    left_out = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in SLIM]
-    _must(["mmdebstrap", "--variant=minbase", *left_out, SUITE, str(path)])
+    command = ["mmdebstrap", "--variant=minbase", f"--hook-dir={HOOK}"]
+    command += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in SLIM]
+    command += ["--dpkgopt=force-unsafe-io", *(f"--aptopt={text}" for text in APT)]
+    _must([*command, SUITE, str(path)])
 
 
 def _arguments() -> argparse.Namespace:
@@ -473,24 +471,48 @@ def _arguments() -> argparse.Namespace:
         help="the base image; made by mmdebstrap if it does not exist",
     )
     parser.add_argument(
-        "--see",
+        "--build-arg",
         action="append",
         default=[],
-        metavar="FILE:PATH",
-        help="a file of this machine that the build finds at PATH, such as a pip.conf",
+        metavar="NAME=VALUE",
+        help="of an ARG step, such as VERSION",
+    )
+    parser.add_argument(
+        "--secret",
+        action="append",
+        default=[],
+        metavar="id=NAME,src=FILE",
+        help="a file of this machine that RUN steps may mount",
     )
     return parser.parse_args()
 
 
-def _report(folder: Path, base: Path, seen: Sequence[str]) -> None:
+def _named(given: Sequence[str], allowed: str) -> dict[str, str]:
+    """
+    Return arguments by their names.
+
+    Raises:
+        CheckError: One is not as allowed.
+    """
+    form = re.compile(allowed)
+    matches = [(text, form.fullmatch(text)) for text in given]
+    wrong = [text for text, match in matches if not match]
+    if wrong:
+        raise CheckError(f"{wrong[0]} is not as tools/image_check.py --help says")
+    return {match[1]: match[2] for _, match in matches if match}
+
+
+def _report(folder: Path, base: Path, given: argparse.Namespace) -> None:
     """Build and check the image in an empty folder."""
+    values = _named(given.build_arg, r"(\w+)=(.*)")
+    secrets = _named(given.secret, r"id=([\w.-]+),src=(.+)")
     started = time.monotonic()
     if not base.exists():
         make_base(base)
         say(f"{time.monotonic() - started:6.1f} s  mmdebstrap")
     started = time.monotonic()
     stages = parse((PROJECT / "Dockerfile").read_text())
-    image = Build(folder, base, seen).run(stages, {"VERSION": "checked"})
+    image = Build(folder, base, secrets).run(stages, values)
     say(f"{time.monotonic() - started:6.1f} s  in all")
     bare = folder / "base"
     bare.mkdir()
@@ -512,7 +534,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
             base = arguments.base or Path(folder) / "base.tar"
-            _report(Path(folder), base, arguments.see)
+            _report(Path(folder), base, arguments)
     except (CheckError, DockerfileError) as error:
         say(f"image_check: {error}")
         return 1

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import image_health
-from dockerfile import DockerfileError, Ignored, Stage, expand, parse
-from image_check import project_files
+from dockerfile import DockerfileError, Stage, expand, parse
 from support.tables import each_row
 from volcache.config import Sources
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Dockerfile").read_text()
-IGNORED = Ignored((ROOT / ".dockerignore").read_text())
 
 
 def last_stage() -> Stage:
@@ -38,66 +35,70 @@ def variables() -> dict[str, str]:
     return step.pairs()
 
 
-def test_both_stages_have_the_same_base() -> None:
+def test_stages_have_the_same_base() -> None:
     """The virtual environment of the one is used by the Python of the other."""
-    build, final = parse(TEXT)
-    assert (build.name, build.base) == ("build", final.base)
-    assert final.base == "debian:bookworm-slim"
-    other = parse(TEXT, {"BASE": "debian:13", "OTHER": "x"})
-    assert [stage.base for stage in other] == ["debian:13"] * 2
-
-
-def test_every_source_of_a_copy_exists() -> None:
-    """In the build context, or below the folder of the installation."""
-    copies = 0
-    for stage in parse(TEXT):
-        for step in stage.steps:
-            if step.keyword == "COPY":
-                *sources, _ = step.words()
-                for source in sources:
-                    copies += 1
-                    if "from" in step.options:
-                        assert step.options == {"from": "build"}
-                        name = source.removeprefix("/opt/volcache/")
-                        assert name == ".venv" or (ROOT / name).exists()
-                    else:
-                        assert project_files(source, IGNORED)
-    assert copies == 5
-
-
-def test_build_gets_what_it_needs_and_nothing_else() -> None:
-    """No data, no tokens, and nothing that was built for the Python of this machine."""
-    files = project_files(".", IGNORED)
-    needed = ["requirements.txt", "pyproject.toml", "setup.py", "LICENSE", "README.md"]
-    needed += ["tools/setup.sh", "tools/image_health.py", "src/volcache/__init__.py"]
-    needed += [
-        "src/volcache/front/link.c",
-        "src/volcache/store/_core/_native.pyx",
+    assert [(stage.base, stage.name) for stage in parse(TEXT)] == [
+        ("debian:bookworm-slim", "python"),
+        ("python", "build"),
+        ("python", ""),
     ]
-    assert set(needed) <= set(files)
-    allowed = ("src/", "conf/", "nginx/", "systemd/", "tools/", "requirements")
-    assert [f for f in files if "/" in f and not f.startswith(allowed)] == []
-    for name in (
-        "data/0",
-        ".env",
-        ".venv/bin/python",
-        ".git/config",
-        "tests/conftest.py",
-    ):
-        assert name in IGNORED
-    for name in ("src/a/__pycache__/b.pyc", "src/volcache/store/_core/_native.x.so"):
-        assert name in IGNORED
+    assert parse(TEXT, {"BASE": "debian:13", "OTHER": "x"})[0].base == "debian:13"
 
 
-def test_packages_of_the_build_are_those_of_the_installation() -> None:
-    """So that tools/setup.sh finds nothing missing."""
-    script = (ROOT / "tools" / "setup.sh").read_text()
-    (listed,) = re.findall(r"install_packages (python3 .*)$", script, re.MULTILINE)
-    build = parse(TEXT)[0]
-    (apt,) = [s.text for s in build.steps if "apt-get install" in s.text]
-    words = apt.split("--no-install-recommends", 1)[1].split("&&")[0].split()
-    assert sorted(words) == sorted(str(listed).split())
-    assert any("tools/setup.sh run" in step.text for step in build.steps)
+def test_image_needs_no_pip() -> None:
+    """It is installed in the stage that is not the image."""
+    python, build, final = parse(TEXT)
+    for stage in (python, build, final):
+        text = " ".join(step.text for step in stage.steps if step.keyword == "RUN")
+        assert ("pip" in text) == (stage is build)
+        assert "gcc" not in text
+
+
+def test_build_gets_what_it_copies_and_nothing_else() -> None:
+    """No data, no tokens, and no sources: a wheel, and the versions it was tested with."""
+    copies = [s for stage in parse(TEXT) for s in stage.steps if s.keyword == "COPY"]
+    context, inner = copies
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert [line for line in ignored if not line.startswith("#")] == [
+        "*",
+        *(f"!{source}" for source in context.words()[:-1]),
+    ]
+    assert context.words()[:-1] == ["requirements.txt", "dist/volcache-*.whl"]
+    assert inner.options == {"from": ["build"]}
+    assert inner.words() == ["/opt/volcache"] * 2
+
+
+def test_wheel_never_comes_from_an_index() -> None:
+    """A package of the same name there is not installed."""
+    (text,) = [s.text for s in parse(TEXT)[1].steps if "pip install" in s.text]
+    first, second = text.split("$pip install")[1:]
+    assert "--no-index --no-deps" in first
+    assert '"volcache==${VERSION}"' in first
+    assert '"volcache[server]==${VERSION}"' in second
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "server" in project["optional-dependencies"]
+
+
+def test_secrets_are_those_of_the_manual() -> None:
+    """Certificates, and a pip.conf that may have a password."""
+    (step,) = [s for stage in parse(TEXT) for s in stage.steps if "mount" in s.options]
+    manual = (ROOT / "docs" / "IMAGE.md").read_text()
+    for name in ("ca", "pip"):
+        assert f"type=secret,id={name}" in step.options["mount"]
+        assert f"[ -e /run/secrets/{name} ]" in step.text
+        assert f"--secret id={name},src=" in manual
+
+
+def test_labels_say_where_the_image_is_from() -> None:
+    """Each is an argument of the build."""
+    step = last_stage().last("LABEL")
+    assert step is not None
+    names = {s.text for s in last_stage().steps if s.keyword == "ARG"}
+    for name in ("source", "revision", "version"):
+        assert (
+            step.pairs()[f"org.opencontainers.image.{name}"] == f"${{{name.upper()}}}"
+        )
+        assert name.upper() in names
 
 
 def test_settings_of_the_image_are_valid() -> None:
@@ -110,7 +111,7 @@ def test_settings_of_the_image_are_valid() -> None:
         assert step.words() == [config.mount_point]
     exposed = last_stage().last("EXPOSE")
     assert exposed is not None
-    assert exposed.words() == [str(config.port)] == [image_health.PORT]
+    assert exposed.words() == [str(config.port)]
 
 
 def test_image_does_not_run_as_root() -> None:
@@ -119,7 +120,7 @@ def test_image_does_not_run_as_root() -> None:
     assert user is not None
     number = user.text.partition(":")[0]
     assert int(number) > 0
-    text = " ".join(step.text for step in last_stage().steps if step.keyword == "RUN")
+    text = " ".join(step.text for step in parse(TEXT)[0].steps if step.keyword == "RUN")
     assert f"useradd --uid {number} " in text
     assert "--owner=volcache --group=volcache --mode=0700 /data" in text
 
@@ -132,20 +133,6 @@ def test_process_of_the_image_gets_the_signals() -> None:
     stop = last_stage().last("STOPSIGNAL")
     assert stop is not None
     assert stop.text == "SIGTERM"
-
-
-def test_health_check_is_a_file_of_the_image() -> None:
-    """Run by the Python of the image."""
-    step = last_stage().last("HEALTHCHECK")
-    assert step is not None
-    assert step.options["interval"] == "10s"
-    name = "/opt/volcache/tools/image_health.py"
-    assert step.text == f'CMD ["python", "-I", "{name}"]'
-    assert any(
-        other.words()[-1] == name
-        for other in last_stage().steps
-        if other.keyword == "COPY"
-    )
 
 
 @each_row(
@@ -185,33 +172,14 @@ def test_words_that_are_not_understood_are_an_error() -> None:
 def test_lines_are_joined_without_their_comments() -> None:
     """As an engine reads them."""
     (stage,) = parse(
-        "FROM ${A}\nRUN --network=none a \\\n# comment\n   && b\nENV x=$y\n"
+        "FROM ${A}\nRUN --network=none --mount=a --mount=b a \\\n# comment\n   && b\n"
+        "ENV x=$y\n"
     )
     run, env = stage.steps
-    assert (run.line, run.text, run.options) == (2, "a    && b", {"network": "none"})
+    assert (run.line, run.text, run.options) == (
+        2,
+        "a    && b",
+        {"network": ["none"], "mount": ["a", "b"]},
+    )
     assert env.pairs() == {"x": "$y"}
     assert expand("${y}/$y:$z", {"y": "1"}) == "1/1:"
-
-
-@each_row(
-    ("patterns", "path", "is_out"),
-    [
-        ("*", "a", True),
-        ("*", "a/b", True),
-        ("*\n!a", "a/b/c", False),
-        ("*\n!a/b", "a/c", True),
-        ("!a\n*", "a", True),
-        ("**/*.so", "a/b.so", True),
-        ("**/*.so", "b.so", True),
-        ("*.so", "a/b.so", False),
-        ("a?c", "abc", True),
-        ("a?c", "a/c", False),
-        ("/a/", "a/b", True),
-        ("# a\n\na", "# a", False),
-    ],
-)
-def test_last_pattern_that_matches_decides(
-    patterns: str, path: str, *, is_out: bool
-) -> None:
-    """As in the reference of .dockerignore; a folder stands for what is in it."""
-    assert (path in Ignored(patterns)) == is_out

@@ -10,27 +10,36 @@ import pytest
 
 from volcache import __version__
 
-SCRIPT = Path(__file__).parents[2] / "tools" / "image.sh"
+ROOT = Path(__file__).parents[2]
 # In place of docker: answers `info`, and prints the arguments of `build`.
 RUNS = '#!/bin/sh\n[ "$1" = info ] || echo "$(basename "$0")" "$@"\n'
 FAILS = "#!/bin/sh\necho 'Cannot connect to the daemon' >&2\nexit 1\n"
 NOT_ROOT = "#!/bin/sh\necho 1000\n"
+GIT = "#!/bin/sh\necho 0123\n"
+WHEEL = f"volcache-{__version__}-cp311-cp311-manylinux_2_17_x86_64.whl"
 
 
 def run(
-    folder: Path, engines: dict[str, str], *words: str
+    folder: Path, engines: dict[str, str], *words: str, wheel: str = WHEEL
 ) -> subprocess.CompletedProcess[str]:
     """Run the script, as no root, with these programs in place of the engines."""
+    for name in ("src/volcache/version.py", "tools/image.sh"):
+        (folder / name).parent.mkdir(parents=True)
+        shutil.copy(ROOT / name, folder / name)
+    (folder / "dist").mkdir()
+    (folder / "dist" / wheel).touch()
+    programs = folder / "bin"
+    programs.mkdir()
     for name in ("bash", "dirname", "sed", "sh", "basename"):
         program = shutil.which(name)
         assert program is not None
-        (folder / name).symlink_to(program)
-    for name, text in ({"id": NOT_ROOT} | engines).items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
+        (programs / name).symlink_to(program)
+    for name, text in ({"id": NOT_ROOT, "git": GIT} | engines).items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
     return subprocess.run(
-        ["bash", SCRIPT, *words],
-        env={"PATH": str(folder)},
+        ["bash", folder / "tools" / "image.sh", *words],
+        env={"PATH": str(programs)},
         capture_output=True,
         text=True,
         check=False,
@@ -49,12 +58,12 @@ def run(
 def test_engine_that_runs_builds_the_image(
     tmp_path: Path, engines: dict[str, str], builder: str, options: str
 ) -> None:
-    """With the version as tag and label, and a health check."""
+    """With the version as tag, version and revision as labels, and a health check."""
     done = run(tmp_path, engines, "--pull")
-    build = f"build --build-arg VERSION={__version__} --tag volcache:{__version__}"
+    arguments = f"--build-arg VERSION={__version__} --build-arg REVISION=0123"
     assert done.stdout.splitlines() == [
         f"image: {builder} builds volcache:{__version__}",
-        f"{builder} {build}{options} --pull .",
+        f"{builder} build {arguments} --tag volcache:{__version__}{options} --pull .",
     ]
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -67,3 +76,12 @@ def test_without_an_engine_it_says_what_to_do(
     done = run(tmp_path, engines)
     assert done.returncode == 1
     assert "start docker, or run as root: apt-get install mmdebstrap" in done.stderr
+
+
+def test_without_a_wheel_it_says_how_to_make_one(tmp_path: Path) -> None:
+    """That of another version is none."""
+    done = run(tmp_path, {"docker": RUNS}, wheel=f"volcache-{__version__}1-py3.whl")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"image: dist/ has no wheel of volcache {__version__}; run: make wheels\n"
+    )
