@@ -65,7 +65,7 @@ def test_the_worked_record_decodes_to_the_documented_fields() -> None:
 
     assert record is not None
     assert (record.value, record.content_type) == (b"Hello, disk!\n", b"text/plain")
-    assert f"= {record.stored_us} |" in TEXT
+    assert f"= {record.stored_us}, " in TEXT
     assert f"salt `{header.use.salt:016x}`" in TEXT
     assert f"salt before `{header.previous_salt:016x}`" in TEXT
     assert f"`{record.checksum:08x}`" in TEXT
