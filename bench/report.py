@@ -10,7 +10,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.machine import ROOT
-from bench.servers import FLOOR, ONE_FILE_PER_KEY
+from bench.servers import EXTSTORE, FLOOR, ONE_FILE_PER_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,12 +19,9 @@ if TYPE_CHECKING:
     from bench.load import Rounds
 
 DOCS: Final = ROOT / "docs"
-REPORT: Final = "BENCHMARKS.md"
-BEGIN: Final = "<!-- made by make bench: begin -->"
-END: Final = "<!-- made by make bench: end -->"
 _TABLE: Final = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 _MARKED_TABLE: Final = re.compile(
-    r"(^( *)<!-- (bench/[\w-]+\.md) (\d+) -->\n)\n?(?: *\|.*\n)*\n?", re.MULTILINE
+    r"(^( *)<!-- (bench/[\w-]+\.md) ([\w-]+) -->\n)\n?(?: *\|.*\n)*\n?", re.MULTILINE
 )
 
 # The heads of columns and the digits after the point.
@@ -55,12 +52,12 @@ are in parentheses. The contenders of a table take turns in each round. CPU is u
 system time of all processes of a contender, in microseconds per request; a ratio of CPU
 is taken within each round. Latencies are in milliseconds, memory is of all processes in
 MiB, and in bytes for each key. The run took {took} s."""
-# The rows of the small table; the other workloads are in docs/BENCHMARKS.md only.
-SUMMARY: Final = ("write-1k", "read-1k", "read-1k-cold", "read-64k", "misses")
-SUMMARY_HEAD: Final = (
-    *("`make bench ONLY=...`", "requests/s", "CPU µs"),
-    *("÷ floor", "÷ nginx", "÷ one file per key"),
-)
+# The tables of medians, one for each measure: those who took part, by protocol.
+OVERVIEW: Final = ("cpu", "rate", "p99")
+COLUMNS: Final = {
+    "http": ("volcache", FLOOR, "nginx", "memcached", ONE_FILE_PER_KEY, "limit"),
+    "memcache": ("volcache", "memcached", EXTSTORE, "redis", "limit"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,29 +193,37 @@ def report_text(content: Mapping[str, Any], results: Sequence[Result]) -> str:
     parts = [
         bullets(content["machine"], content["warnings"]),
         MEANING.format(**content),
-        "![CPU per request of each workload and contender](bench/cpu.svg)",
+        "![CPU per request of each workload and contender](cpu.svg)",
+        *overview(results),
         *(section(result) for result in results),
     ]
     return "\n\n".join(parts)
 
 
-def summary(results: Iterable[Result]) -> str:
-    """Format the small table: volcache, and its CPU divided by that of others."""
-    found = {result.name: result for result in results if not result.error}
+def overview(results: Iterable[Result]) -> Iterator[str]:
+    """Format the medians of what volcache is compared in: workloads by contenders."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        if not result.error and result.subject == "volcache":
+            group = "memcache" if EXTSTORE in result.rounds else "http"
+            groups.setdefault(group, []).append(result)
+    for group, members in groups.items():
+        for measure in OVERVIEW:
+            head = f"### {group}-{measure}\n\n"
+            yield head + _medians(members, COLUMNS[group], measure)
+
+
+def _medians(results: Sequence[Result], columns: Iterable[str], measure: str) -> str:
+    head, digits = MEASURES[measure]
+    known = {name.removesuffix(" 404") for result in results for name in result.rounds}
+    shown = [name for name in columns if name in known]
     rows = []
-    for result in (found[name] for name in SUMMARY if name in found):
-        row = [f"{result.name}: {result.text}"]
-        row += [_median(result.spread(result.subject, "rate"), 0)]
-        row += [_median(result.spread(result.subject, "cpu"), 1)]
-        floor = FLOOR if FLOOR in result.rounds else "floor 404"
-        for name in (floor, "nginx", ONE_FILE_PER_KEY):
-            row.append(_median(result.ratio(name, "cpu"), 2))
-        rows.append(row)
-    return table(SUMMARY_HEAD, rows)
-
-
-def _median(spread: Spread | None, digits: int) -> str:
-    return f"{spread.median:.{digits}f}" if spread else "-"
+    for result in results:
+        names = [name if name in result.rounds else f"{name} 404" for name in shown]
+        spreads = [result.spread(name, measure) for name in names]
+        medians = [f"{one.median:,.{digits}f}" if one else "-" for one in spreads]
+        rows.append([result.name, *medians])
+    return table([head, *shown], rows)
 
 
 def comparison(results: Iterable[Result], revision: str) -> str:
@@ -251,25 +256,13 @@ def comparison(results: Iterable[Result], revision: str) -> str:
     return f"Medians, the lowest and the highest round:\n\n{table(head, rows)}"
 
 
-def has_markers(path: Path) -> bool:
-    """Whether a file has both markers, in order and each once."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return re.findall(f"{BEGIN}|{END}", text) == [BEGIN, END]
-
-
-def fill_markers(path: Path, text: str) -> None:
-    """Replace what is between the markers of a file; see `has_markers`."""
-    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
-
-
 def fill_tables(text: str) -> str:
     """
     Put the tables of scripts into a document.
 
     Each follows a line `<!-- bench/NAME.md N -->`: it is the N-th table of that file, from
-    1. A table that was there is replaced; without that file nothing is.
+    1, or the one below the heading N. A table that was there is replaced; without that
+    file nothing is.
     """
 
     def filled(mark: re.Match[str]) -> str:
@@ -277,39 +270,43 @@ def fill_tables(text: str) -> str:
         path = DOCS / name
         if not path.exists():
             return str(mark[0])
-        tables = _TABLE.findall(path.read_text(encoding="utf-8"))
+        source = path.read_text(encoding="utf-8")
+        if not number.isdecimal():
+            source, number = source.partition(f"\n### {number}\n")[2], "1"
+        tables = _TABLE.findall(source)
         return f"{head}\n{textwrap.indent(tables[int(number) - 1], indent)}\n"
 
     return _MARKED_TABLE.sub(filled, text)
 
 
-def summary_files() -> list[Path]:
-    """Return the documents that have the markers for the small table."""
-    pages = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-    return [path for path in pages if path.name != REPORT and has_markers(path)]
+def fill_documents() -> None:
+    """Put the tables of scripts into all documents."""
+    for document in DOCS.glob("*.md"):
+        text = document.read_text(encoding="utf-8")
+        document.write_text(fill_tables(text), encoding="utf-8")
 
 
 def write_report(
     content: Mapping[str, Any], results: Sequence[Result], output: Path
 ) -> None:
     """
-    Write `BENCHMARKS.md`, `bench/results.json` and `bench/cpu.svg` to a folder.
+    Write `results.md`, `results.json` and `cpu.svg` to a folder.
 
     Args:
         content: `machine`, `warnings`, `rounds`, `seconds` and `took`.
         results: Of the workloads.
-        output: The folder. A `BENCHMARKS.md` with markers keeps its other text.
+        output: The folder.
     """
-    (output / "bench").mkdir(parents=True, exist_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
     everything = {**content, "workloads": [result.as_json() for result in results]}
     data = json.dumps(everything, indent=1, ensure_ascii=False)
-    (output / "bench" / "results.json").write_text(f"{data}\n", encoding="utf-8")
-    plot = "\n".join(plot_lines(results))
-    (output / "bench" / "cpu.svg").write_text(f"{plot}\n", encoding="utf-8")
-    path = output / REPORT
-    if not has_markers(path):
-        path.write_text(f"# Benchmarks\n\n{BEGIN}\n{END}\n", encoding="utf-8")
-    fill_markers(path, f"\n{report_text(content, results)}\n")
+    files = {
+        "results.json": data,
+        "results.md": report_text(content, results),
+        "cpu.svg": "\n".join(plot_lines(results)),
+    }
+    for name, text in files.items():
+        (output / name).write_text(f"{text}\n", encoding="utf-8")
 
 
 # --- the plot, in pixels -------------------------------------------------------------

@@ -3,9 +3,9 @@ Measures volcache next to what could be used instead: `make bench`.
 
 First prints what will be measured and how long it takes. The contenders of a workload
 take turns, so that disturbances affect all of them alike, and ratios are taken within
-one round. A whole run writes its report to docs/BENCHMARKS.md and docs/bench/, and a small
-table where another document has the markers for it. A run of some workloads, a quick one,
-or a comparison of two revisions writes to build/bench/ instead.
+one round. A whole run writes its report to docs/bench/, and its tables into the documents.
+A run of some workloads, a quick one, or a comparison of two revisions writes to
+build/bench/ instead.
 
     .venv/bin/python -m bench.run [--quick] [--only NAMES] [--base REVISION]
 """
@@ -30,10 +30,8 @@ from bench.report import (
     DOCS,
     Result,
     comparison,
-    fill_markers,
+    fill_documents,
     section,
-    summary,
-    summary_files,
     write_report,
 )
 from bench.servers import Contenders
@@ -89,7 +87,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     add("--seconds", type=float, help="of load in each turn (1)")
     add("--rounds", type=int, help="how many (5; 15 with --base; 1 with --quick)")
     add("--directory", type=Path, default=BUILD, help="where files are kept (build)")
-    add("--output", type=Path, help="where the report goes (docs or build/bench)")
+    add("--output", type=Path, help="where the report goes (docs/bench or build/bench)")
     return parser.parse_args(arguments, namespace=Options())
 
 
@@ -266,15 +264,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         base = check_out(work / "base", options.base) if options.base else ROOT
         results = measure_all(workloads, scale, work, base)
     content["took"] = round(time.monotonic() - began)
-    output = options.output or (DOCS if options.is_whole else BUILD / "bench")
+    output = options.output or (DOCS if options.is_whole else BUILD) / "bench"
     write_report(content, results, output)
     if options.is_whole:
-        for path in summary_files():
-            fill_markers(path, summary(results))
+        fill_documents()
     print("\n\n".join(section(result) for result in results))
     if options.base:
         print(f"\n{comparison(results, options.base)}")
-    print(f"\nIt took {content['took']} s. The report is {output}/BENCHMARKS.md")
+    print(f"\nIt took {content['took']} s. The report is {output}/results.md")
     return 1 if any(result.error for result in results) else 0
 
 

@@ -37,6 +37,7 @@ IP: Final = "127.0.0.1"
 SERVER_CORE: Final = 0
 LIMIT_SOURCE: Final = ROOT / "bench" / "limit.c"
 FLOOR: Final = "floor"
+EXTSTORE: Final = "memcached, extstore"
 ONE_FILE_PER_KEY: Final = "one file per key"
 PROMOTED_TURNS: Final = 50  # In which keys are read, until memcached has them.
 PROMOTED_SECONDS: Final = 0.1
@@ -332,7 +333,7 @@ class Contenders:
             "nginx": partial(self._nginx, keeps_open=False),
             "nginx, open_file_cache": partial(self._nginx, keeps_open=True),
             "memcached": self._memcached,
-            "memcached, extstore": self._extstore,
+            EXTSTORE: self._extstore,
             "redis": self._redis,
             "limit": self._limit,
             ONE_FILE_PER_KEY: self._one_file_per_key,

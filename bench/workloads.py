@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from bench.load import Load, Protocol
 from bench.machine import MIB
-from bench.servers import FLOOR, ONE_FILE_PER_KEY, Dataset
+from bench.servers import EXTSTORE, FLOOR, ONE_FILE_PER_KEY, Dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -161,7 +161,7 @@ class Workload:
 
 
 OTHERS: Final = (FLOOR, "nginx", "memcached", ONE_FILE_PER_KEY, "limit")
-MEMCACHE: Final = ("volcache", "memcached", "memcached, extstore", "redis", "limit")
+MEMCACHE: Final = ("volcache", "memcached", EXTSTORE, "redis", "limit")
 ON_DISK: Final = ("nginx", ONE_FILE_PER_KEY)
 
 

@@ -13,7 +13,7 @@ import sys
 from typing import Final
 
 from bench.machine import ROOT
-from bench.report import DOCS, fill_tables
+from bench.report import DOCS, fill_documents
 
 SCRIPTS: Final[dict[str, tuple[str, ...]]] = {
     "boot": ("--volume-size", "167772160"),
@@ -22,7 +22,6 @@ SCRIPTS: Final[dict[str, tuple[str, ...]]] = {
     "data_plane": (),
     "eviction_cost": (),
     "hung_instance": (),
-    "ladder": (),
     "manifest": (),
     "memory": (),
     "scrape_cost": (),
@@ -39,9 +38,7 @@ def main() -> None:
             command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
         )
         (DOCS / "bench" / f"{name}.md").write_text(done.stdout, encoding="utf-8")
-        for document in DOCS.glob("*.md"):
-            text = document.read_text(encoding="utf-8")
-            document.write_text(fill_tables(text), encoding="utf-8")
+        fill_documents()
 
 
 if __name__ == "__main__":

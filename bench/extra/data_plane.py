@@ -32,7 +32,7 @@ from bench.load import (
     turns,
 )
 from bench.machine import MIB, describe, drop_pages, pin, usage
-from bench.report import Result, Spread, section, table
+from bench.report import Result, Spread, overview, section, table
 from bench.run import measure_all
 from bench.servers import (
     FLOOR,
@@ -399,7 +399,7 @@ def main() -> None:
         results = list(measured(names, scale, work, is_brief=options.brief))
     rows = list(goal_rows(results))
     print(f"\n{goal_table(rows)}\n")
-    print("\n\n".join(section(result) for result in results))
+    print("\n\n".join([*overview(results), *map(section, results)]))
 
 
 if __name__ == "__main__":

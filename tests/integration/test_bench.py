@@ -29,13 +29,13 @@ def test_a_quick_run_gives_each_contender_figures_and_leaves_no_file(
     arguments = ["--quick", "--only", "read-1k-cold", *places(tmp_path)]
     assert run.main(arguments) == 0
     output = tmp_path / "output"
-    kept = json.loads((output / "bench" / "results.json").read_text())
+    kept = json.loads((output / "results.json").read_text())
     (workload,) = kept["workloads"]
     assert list(workload["rounds"]) == ["volcache", "nginx", "one file per key"]
     for (figures,) in workload["rounds"].values():
         assert figures["rate"] > 0
         assert figures["p50"] <= figures["p99"] <= figures["p999"] <= figures["max"]
-    assert "| one file per key |" in (output / "BENCHMARKS.md").read_text()
+    assert "| one file per key |" in (output / "results.md").read_text()
     assert list((tmp_path / "work").iterdir()) == []
     assert capsys.readouterr().err.startswith("1 workload, 1 round of 1 s")
 
@@ -48,7 +48,7 @@ def test_a_comparison_measures_this_tree_and_a_revision(
     """The table of ratios ends the output."""
     arguments = ["--quick", "--only", "read-1k-cold", "--base", "HEAD"]
     assert run.main([*arguments, *places(tmp_path)]) == 0
-    kept = json.loads((tmp_path / "output" / "bench" / "results.json").read_text())
+    kept = json.loads((tmp_path / "output" / "results.json").read_text())
     assert list(kept["workloads"][0]["rounds"]) == ["volcache", "base"]
     assert kept["machine"]["base"] == "HEAD"
     assert "CPU µs of HEAD" in capsys.readouterr().out

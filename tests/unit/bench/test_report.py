@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from bench import report
-from bench.report import BEGIN, END, Result
+from bench.report import Result
 
 CONTENT = {
     "machine": {"processor": "one"},
@@ -41,17 +40,9 @@ def test_a_workload_that_failed_has_its_error_and_no_figures() -> None:
     text = report.report_text(CONTENT, [BROKEN, READ])
     assert text.startswith("- processor: one\n- **warning**: busy\n")
     assert "No figures: it broke\n" in text
-    assert len(report.summary([BROKEN, READ]).splitlines()) == 3
+    assert "### http-cpu\n\n| CPU µs | volcache | floor |\n" in text
+    assert "| read-1k | 12.0 | 6.0 |\n" in text
     assert BROKEN.name not in "".join(report.plot_lines([BROKEN, READ]))
-
-
-def test_a_page_with_other_markers_is_left_alone(tmp_path: Path) -> None:
-    """One that has them twice, in another order, or not at all."""
-    path = tmp_path / "README.md"
-    for text in (f"{END} {BEGIN}", f"{BEGIN} {BEGIN} {END}", BEGIN, ""):
-        path.write_text(text, encoding="utf-8")
-        assert not report.has_markers(path)
-    assert not report.has_markers(tmp_path / "none.md")
 
 
 def test_a_comparison_shows_the_ratio_of_cpu_with_its_range_and_middle_half() -> None:
