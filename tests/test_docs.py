@@ -9,7 +9,7 @@ import reference
 from support.tables import each_row
 
 ROOT = Path(__file__).parents[1]
-OPERATIONS = ROOT / "docs" / "OPERATIONS.md"
+RUNBOOK = ROOT / "docs" / "RUNBOOK.md"
 ARCHITECTURE = ROOT / "docs" / "ARCHITECTURE.md"
 ARCHITECTURE_CLIENT = ROOT / "docs" / "ARCHITECTURE-CLIENT.md"
 SOURCE = ROOT / "src" / "volcache"
@@ -27,7 +27,7 @@ def test_runbook_has_a_row_for_every_alarm() -> None:
     alarms = re.findall(
         r"- alert: (\w+)\n.*?severity: (\w+)", ALERTS.read_text(), re.DOTALL
     )
-    section = re.split(r"\n#+ Alarms\n", OPERATIONS.read_text())[1].split("\n#")[0]
+    section = re.split(r"\n#+ Alarms\n", RUNBOOK.read_text())[1].split("\n#")[0]
     rows = [
         re.split(r" (?<!\\)\| ", line.strip("| "))
         for line in section.splitlines()

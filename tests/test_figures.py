@@ -24,8 +24,8 @@ RESULTS: Final = [
 ]
 README: Final = report.DOCS.parent / "README.md"
 BENCHMARKS: Final = report.DOCS / "BENCHMARKS.md"
-OPERATIONS: Final = report.DOCS / "OPERATIONS.md"
 PERFORMANCE: Final = report.DOCS / "PERFORMANCE.md"
+TUNING: Final = report.DOCS / "TUNING.md"
 
 # In texts, # is a figure, ~ any text in one cell, and … any text.
 WILDCARDS: Final = {"#": r"(\d[\d,]*(?:\.\d+)?)", "~": r"[^|\n]*?", "…": r"(?s:.*?)"}
@@ -72,12 +72,12 @@ REPEATED: Final = [
     ),
     (
         "about # MiB, and # to # bytes per key",
-        OPERATIONS,
+        TUNING,
         "**Memory**: # MiB idle ~, plus # to # bytes per key",
     ),
     (
         "nginx # MB and # s at a reload",
-        OPERATIONS,
+        TUNING,
         "nginx # MB and # s at a reload (measured)",
     ),
 ]

@@ -65,7 +65,7 @@ _SETTINGS: Final = """\
 ## Settings
 
 A TOML file sets them ([`conf/volcache.toml`](../conf/volcache.toml) has all defaults); an environment variable `VOLCACHE_<SETTING>`, in upper case, overrides the file, and `volcache serve --set NAME=VALUE` both.
-In text other than a token, `%i` stands for the name of the instance (`--instance NAME` or `VOLCACHE_INSTANCE`), `%%` for a percent sign. Settings marked with (R) change at a [reload](OPERATIONS.md#reload), the others at a restart.
+In text other than a token, `%i` stands for the name of the instance (`--instance NAME` or `VOLCACHE_INSTANCE`), `%%` for a percent sign. Settings marked with (R) change at a [reload](INSTALL.md#reload), the others at a restart.
 An unknown setting, a wrong type or a value out of range stops the start with exit code 2.
 
 | setting | default | allowed | effect | cost |

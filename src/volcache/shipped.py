@@ -16,15 +16,21 @@ if TYPE_CHECKING:
 
 # Files, and folders with all that is in them, from the root of the project.
 PATHS: Final = (
+    "SECURITY.md",
     "conf/grafana",
     "conf/prometheus",
     "conf/volcache.toml",
+    "docs/CLUSTER.md",
     "docs/HTTP.md",
+    "docs/INSTALL.md",
     "docs/MEMCACHE.md",
-    "docs/OPERATIONS.md",
+    "docs/NGINX.md",
     "docs/RECIPES.md",
     "docs/REFERENCE.md",
     "docs/RELIABILITY.md",
+    "docs/RUNBOOK.md",
+    "docs/TOOLS.md",
+    "docs/TUNING.md",
     "docs/openapi.yaml",
     "docs/volcache.1",
     "nginx",

@@ -49,7 +49,7 @@ def test_nginx_accepts_the_lists(tmp_path: Path, mode: dict[str, str]) -> None:
 
 
 def test_prometheus_accepts_the_targets(tmp_path: Path) -> None:
-    """With the lines that docs/OPERATIONS.md shows."""
+    """As a file of `file_sd_configs`."""
     promtool = fetched_program("promtool")
     folder = render(tmp_path)
     config = tmp_path / "prometheus.yml"

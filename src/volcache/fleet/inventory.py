@@ -8,7 +8,7 @@ The inventory: a TOML file with the machines of a cluster, their disks, ports an
     cache-1 = "10.0.0.5"
     cache-2 = { address = "10.0.0.6", disks = ["/srv/nvme0", "/srv/nvme1"], weight = 20 }
 
-Everything that a machine has may be a default. docs/OPERATIONS.md lists all keys.
+Everything that a machine has may be a default. docs/CLUSTER.md lists all keys.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def _total(rows: Iterable[Watched]) -> Figures:
 
 
 def as_json(rows: Sequence[Watched]) -> dict[str, Any]:
-    """Return the report for programs; see docs/OPERATIONS.md."""
+    """Return the report for programs; see docs/CLUSTER.md."""
     return {
         "healthy": all(row.health.severity == HEALTHY for row in rows),
         "states": states(rows),

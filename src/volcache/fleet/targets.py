@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SHOWN_MAX: Final = 300  # Characters of an error.
 TARGETS: Final = "VOLCACHE_TARGET"
-# Where nginx reads the list, if it was installed as docs/OPERATIONS.md says.
+# Where nginx reads the list, if it was installed as docs/NGINX.md says.
 INSTANCES_DEFAULT: Final = "/etc/nginx/volcache/instances.conf"
 
 
