@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
-from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 if TYPE_CHECKING:
@@ -123,29 +122,25 @@ def server() -> Extension:
     )
 
 
-class BuildExtensions(build_ext):  # type: ignore[misc] # setuptools has no types.
-    """Says what is missing before the compiler says what it cannot find."""
-
-    def run(self) -> None:
-        """Build them."""
-        compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC"))
-        python = [sysconfig.get_config_var("INCLUDEPY")]
-        headers = {
-            "libc6-dev": ("stdio.h", SYSTEM_INCLUDES),
-            "python3-dev": ("Python.h", python),
-        }
-        if not LIBEV:
-            headers["libev-dev"] = ("ev.h", SYSTEM_INCLUDES)
-        missing = [] if shutil.which(compiler[0]) else ["gcc"]
-        for package, (header, folders) in headers.items():
-            if not any(Path(folder, header).exists() for folder in folders):
-                missing.append(package)
-        if missing:
-            sys.exit(
-                "volcache: a compiler or headers are missing; on Debian run as root:"
-                f" apt-get install {' '.join(missing)}"
-            )
-        super().run()
+def require_compiler() -> None:
+    """End the program if something is missing, before the compiler says it worse."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC"))
+    python = [sysconfig.get_config_var("INCLUDEPY")]
+    headers = {
+        "libc6-dev": ("stdio.h", SYSTEM_INCLUDES),
+        "python3-dev": ("Python.h", python),
+    }
+    if not LIBEV:
+        headers["libev-dev"] = ("ev.h", SYSTEM_INCLUDES)
+    missing = [] if shutil.which(compiler[0]) else ["gcc"]
+    for package, (header, folders) in headers.items():
+        if not any(Path(folder, header).exists() for folder in folders):
+            missing.append(package)
+    if missing:
+        sys.exit(
+            "volcache: a compiler or headers are missing; on Debian run as root:"
+            f" apt-get install {' '.join(missing)}"
+        )
 
 
 class BuildWithFiles(build_py):  # type: ignore[misc] # setuptools has no types.
@@ -153,6 +148,7 @@ class BuildWithFiles(build_py):  # type: ignore[misc] # setuptools has no types.
 
     def run(self) -> None:
         """Copy them to where `volcache.shipped` looks for them first."""
+        require_compiler()
         super().run()
         if self.editable_mode:
             return
@@ -189,7 +185,7 @@ extensions = [
 built = cythonize(extensions, build_dir="build/cython", quiet=True)
 setup(
     ext_modules=built,
-    cmdclass={"build_ext": BuildExtensions, "build_py": BuildWithFiles},
+    cmdclass={"build_py": BuildWithFiles},
     long_description=long_description(),
     long_description_content_type="text/markdown",
 )
