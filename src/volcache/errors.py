@@ -185,7 +185,7 @@ class CoreMissingError(VolcacheError, ImportError):
     def __init__(self, reason: str) -> None:
         super().__init__(
             f"the native core of volcache is missing: {reason}; install a C compiler and"
-            " the headers of Python (on Debian: gcc, libc6-dev, python3-dev), then run: pip"
+            " headers (on Debian: gcc, libc6-dev, libev-dev, python3-dev), then run: pip"
             " install --force-reinstall --no-cache-dir volcache (in a checkout:"
             " tools/setup.sh run)"
         )

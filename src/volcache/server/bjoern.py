@@ -17,9 +17,13 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final
 
-from volcache.errors import ListenError
-from volcache.server import _bjoern
+from volcache.errors import CoreMissingError, ListenError
 from volcache.server.drain import DRAIN_SECONDS, Drainer
+
+try:
+    from volcache.server import _bjoern
+except ImportError as error:
+    raise CoreMissingError(str(error)) from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
