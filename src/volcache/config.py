@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX: Final = "VOLCACHE_"
 INSTANCE_VARIABLE: Final = "VOLCACHE_INSTANCE"
+# No settings; a shell in which the commands are used has the other one (fleet/targets.py).
+_NO_SETTINGS: Final = frozenset({INSTANCE_VARIABLE, "VOLCACHE_TARGET"})
 RECORD_OVERHEAD_MAX: Final = 4096  # Bytes; header, content type and encoding fit well.
 SHOWN_MAX: Final = 80  # Characters of a wrong value that an error repeats.
 _HIDDEN: Final = "(not shown)"
@@ -268,7 +270,7 @@ def _is_toml(text: str) -> bool:
 def _add_environment(found: _Collector, environ: Mapping[str, str]) -> None:
     """Add the settings of the environment; other variables are ignored."""
     for variable, text in sorted(environ.items()):
-        if variable.startswith(ENVIRONMENT_PREFIX) and variable != INSTANCE_VARIABLE:
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in _NO_SETTINGS:
             is_known = variable in _BY_VARIABLE
             source = f"environment variable {variable}" if is_known else "environment"
             found.add_text(_BY_VARIABLE, variable, text, source)

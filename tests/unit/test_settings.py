@@ -244,6 +244,12 @@ def test_sample_file_explains_every_setting() -> None:
         ) in words
 
 
+def test_variable_of_the_commands_is_no_setting(path: Path) -> None:
+    """A server starts in a shell that names the targets of commands."""
+    path.write_text("port = 1\n")
+    assert Sources(path, {"VOLCACHE_TARGET": "10.0.0.5:1234"}).load().port == 1
+
+
 def test_name_of_the_instance_is_put_in(path: Path) -> None:
     """Into text, lists, and numbers that are written as text; not into tokens."""
     path.write_text(
