@@ -38,7 +38,7 @@ class Tab:
         self.page: Page = browser.new_page(
             viewport={"width": width, "height": 800}, color_scheme=scheme
         )
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(60_000)
         self.page.on(
             "console",
             lambda message: (
