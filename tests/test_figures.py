@@ -23,7 +23,6 @@ RESULTS: Final = [
     for kept in CONTENT["workloads"]
 ]
 README: Final = report.DOCS.parent / "README.md"
-BENCHMARKS: Final = report.DOCS / "BENCHMARKS.md"
 PERFORMANCE: Final = report.DOCS / "PERFORMANCE.md"
 TUNING: Final = report.DOCS / "TUNING.md"
 
@@ -33,52 +32,33 @@ WILDCARDS: Final = {"#": r"(\d[\d,]*(?:\.\d+)?)", "~": r"[^|\n]*?", "…": r"(?s
 # Text in README.md, with the figures of `COLUMNS`, and the workload.
 MEASURED: Final = [
     (
-        "GET of 1 KiB, page cache | #/s, # µs CPU; nginx serving one file per key: # µs",
+        "answers # GETs of 1 KiB per second…, with # µs of CPU each. ~, nginx needs # µs.",
         "read-1k",
     ),
-    ("PUT of 1 KiB | #/s, # µs CPU; nginx with one file per key: # µs", "write-1k"),
+    ("stores # values per second, with # µs each, and nginx needs # µs.", "write-1k"),
 ]
 COLUMNS: Final = (("volcache", "rate"), ("volcache", "cpu"), ("nginx", "cpu"))
 # Text in README.md; text with the same figures in another document.
-CLIENTS: Final = "\nWith 32 threads or tasks, on up to 32 connections:\n…"
-EMBEDDED: Final = "\n**1 worker**\n…| volcache | get | ~ | ~ | # µs …"
 REPEATED: Final = [
     (
-        "Threads: `Client` # µs, urllib3 #, requests # ",
-        BENCHMARKS,
-        CLIENTS + "| volcache Client | # |…| urllib3 | # |…| requests | # |",
-    ),
-    ("`AsyncClient` #/s", BENCHMARKS, CLIENTS + "| volcache AsyncClient |…|…|…|…| # |"),
-    (
-        "`AsyncClient` ~/s, # µs of CPU; aiohttp: #.",
-        BENCHMARKS,
-        CLIENTS + "| volcache AsyncClient | # |…| aiohttp | # |",
-    ),
-    (
-        "of small values | # / # µs; diskcache: # / # ",
-        report.DOCS / "bench" / "embedded.md",
-        EMBEDDED + "| set | ~ | ~ | # µs …"
-        "| diskcache.Cache | get | ~ | ~ | # µs …| set | ~ | ~ | # µs ",
-    ),
-    (
-        "start with 50,000,000 keys | # s of CPU, # MB",
+        "with 50,000,000 keys starts with # s of CPU and # MB of memory",
         PERFORMANCE,
         "| started again, index files on the disk | ~ | # |…That is # MB for 50 million",
     ),
     (
-        "start with 1,000,000 keys | # s; # s when",
+        "with 1,000,000 keys starts in # s.",
         report.DOCS / "bench" / "boot.md",
-        "| index files on the disk | # (…| volumes only, index files rebuilt | # (",
+        "| index files on the disk | # (",
     ),
     (
-        "about # MiB, and # to # bytes per key",
+        "an LRU cache has # % more misses, and a FIFO cache # %.",
         TUNING,
-        "**Memory**: # MiB idle ~, plus # to # bytes per key",
+        "| LRU, without volumes | 1# %…| `fifo`, 128 volumes | 1# %",
     ),
     (
-        "nginx # MB and # s at a reload",
+        "a key takes # to # bytes of memory",
         TUNING,
-        "nginx # MB and # s at a reload (measured)",
+        "plus # to # bytes per key",
     ),
 ]
 
