@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from volcache.config import RECORD_OVERHEAD_MAX
+from volcache.config import RECORD_OVERHEAD_MAX, value_size_max
 from volcache.kinds import MIB, VOLUME_SIZE_MIN, format_size
 from volcache.store.eviction import VOLUMES_ADVISED, cost_of_few
 from volcache.text import size
@@ -107,7 +107,7 @@ def _of_few_volumes(config: Config) -> str:
     """Return what too few volumes cost, and a better division of their space."""
     volumes = config.volume_num
     # A volume has to hold the largest record.
-    least = config.max_value_size + config.max_key_size + RECORD_OVERHEAD_MAX
+    least = value_size_max(config) + config.max_key_size + RECORD_OVERHEAD_MAX
     least = max(VOLUME_SIZE_MIN, least + -least % MIB)
     better = max(least, config.volume_size * volumes // _VOLUMES_BEST // MIB * MIB)
     number = config.volume_size * volumes // better

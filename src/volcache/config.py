@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from volcache.errors import ConfigError
 from volcache.geometry import volumes_max
+from volcache.kinds import MIB
 from volcache.memory import default_body_memory
 from volcache.settings import DEFAULTS, SETTINGS, Config
 from volcache.text import read_text
@@ -42,6 +43,9 @@ _SPECIFIER: Final = re.compile("%(.?)", re.DOTALL)
 _AT_LINE: Final = re.compile(r"\(at line ([0-9]+)")
 _LINES_TRIED_MAX: Final = 20
 _LISTS_MAX: Final = 2
+# With "auto": bytes of the largest value, and how many of them the memory for bodies holds.
+_VALUE_SIZE_MAX: Final = 64 * MIB
+_VALUES_MIN: Final = 4
 _PROBLEMS_MAX: Final = 100  # of a file that are looked at
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
 _BY_VARIABLE: Final = {
@@ -219,6 +223,15 @@ class Sources(NamedTuple):
         if not found.problems:
             found.problems += _conflicts(config, sources)
         return Reading(config, sources, tuple(found.problems))
+
+
+def value_size_max(config: Config) -> int:
+    """Return the size of the largest value; "auto" is what memory and volumes allow."""
+    if config.max_value_size:
+        return config.max_value_size
+    memory = config.body_memory or default_body_memory()
+    room = config.volume_size - config.max_key_size - RECORD_OVERHEAD_MAX
+    return min(_VALUE_SIZE_MAX, memory // _VALUES_MIN, room)
 
 
 def _add_file(found: _Collector, path: Path) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from volcache.access import Access
 from volcache.advice import warnings
 from volcache.cache import Cache
+from volcache.config import value_size_max
 from volcache.errors import ConfigError
 from volcache.front import Copies, HotClient, Readers
 from volcache.hot import versions
@@ -280,7 +281,7 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener 
     if socket_ is None:
         return None
     stats = core.status.commands = CommandStats()
-    value_size = config.max_value_size
+    value_size = value_size_max(config)
     key_size = min(KEY_BYTES_MAX, config.max_key_size)
     limits = ValueLimits(key_size, value_size, config.default_ttl, config.max_ttl)
     add = access_log.add if access_log else None
@@ -365,7 +366,7 @@ def _open_http(
     )
     limits = RequestLimits(
         key_size=config.max_key_size,
-        value_size=config.max_value_size,
+        value_size=value_size_max(config),
         default_ttl=config.default_ttl,
         max_ttl=config.max_ttl,
     )

@@ -197,11 +197,12 @@ def test_tls_offers_http2(tmp_path: Path) -> None:
 
 def test_errors_over_http2_are_one_line(mode: dict[str, str], tmp_path: Path) -> None:
     """As over HTTP/1.1."""
-    (tmp_path / "large").write_bytes(bytes(2_000_000))
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate((64 << 20) + 1)
     large = ["--data-binary", f"@{tmp_path}/large"]
     cases = [
-        ("PUT", "/a", large, 413, "at most 1m is allowed"),
-        ("GET", "/a", large, 413, "at most 1m is allowed"),
+        ("PUT", "/a", large, 413, "at most 64m is allowed"),
+        ("GET", "/a", large, 413, "at most 64m is allowed"),
         ("POST", "/a", [], 405, "the method is not allowed"),
         ("GET", "/-/../a", [], 403, "/-/ is not reachable"),
         ("GET", "/-/healthy", [], 403, "/-/ is not reachable"),

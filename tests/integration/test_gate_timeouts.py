@@ -34,7 +34,12 @@ pytestmark = [
 ]
 
 KIB: Final = 1 << 10
-SETTINGS: Final = {"volume_size": 16 * MIB, "volume_num": 2, "sync_mode": "none"}
+SETTINGS: Final = {
+    "volume_size": 16 * MIB,
+    "volume_num": 2,
+    "max_value_size": MIB,
+    "sync_mode": "none",
+}
 HEAD_TIMEOUT: Final = 1.0
 IDLE_TIMEOUT: Final = 1.5
 TRANSFER_TIMEOUT: Final = 1.0

@@ -150,7 +150,7 @@ def nginx_before(folder: Path, port: int, value_bytes_max: int) -> Nginx:
     for path in folder.rglob("*.conf"):
         limit = f"client_max_body_size {value_bytes_max};"
         text, count = re.subn(
-            r"^( *)client_max_body_size +1m;",
+            r"^( *)client_max_body_size +[1-9]\w*;",
             rf"\g<1>{limit}",
             path.read_text(),
             flags=re.MULTILINE,

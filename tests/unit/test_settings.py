@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 import sample_config
-from volcache.config import Sources
+from volcache.config import Sources, value_size_max
 from volcache.errors import ConfigError
 from volcache.kinds import AUTO, GIB, MIB, TIB, format_size, size
 from volcache.settings import DEFAULTS, SETTINGS, Config
@@ -206,8 +206,27 @@ def test_limits_of_what_is_allowed_together(path: Path) -> None:
             path.write_text(f"volume_size = {volume}\nvolume_num = {number}\n")
             assert Sources(path, {}).load().volume_num == expected
     least = MIB + 2048 + 4096
-    path.write_text(f"volume_size = {least}\nmax_key_size = 2048\nbody_memory = {MIB}")
+    text = f"volume_size = {least}\nmax_key_size = 2048\nbody_memory = {MIB}"
+    path.write_text(f"{text}\nmax_value_size = {MIB}")
     assert Sources(path, {}).load().body_memory == MIB
+
+
+@pytest.mark.parametrize(
+    ("line", "most"),
+    [
+        ("body_memory = '1GiB'", 64 * MIB),
+        ("body_memory = '64MiB'", 16 * MIB),
+        ("volume_size = '2MiB'", 2 * MIB - 1024 - 4096),
+        ("volume_size = '2MiB'\nmax_key_size = 2048", 2 * MIB - 2048 - 4096),
+        ("max_value_size = '100MiB'\nbody_memory = '100MiB'", 100 * MIB),
+    ],
+)
+def test_largest_value_is_what_memory_and_volumes_allow(
+    path: Path, line: str, most: int
+) -> None:
+    """Unless it is set: 64 MiB, and less on a small machine or disk."""
+    path.write_text(line)
+    assert value_size_max(Sources(path, {}).load()) == most
 
 
 def test_file_that_cannot_be_read_is_one_line(path: Path) -> None:

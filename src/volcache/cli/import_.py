@@ -29,7 +29,7 @@ from volcache.cli.command import (
 )
 from volcache.cli.progress import above, progress
 from volcache.cli.streams import STANDARD, reading, source_name
-from volcache.config import Sources
+from volcache.config import Sources, value_size_max
 from volcache.errors import (
     ClientError,
     ConfigError,
@@ -150,6 +150,7 @@ class _Import:
     ) -> None:
         self._store, self._archive, self._config = store, archive, config
         self._members = members
+        self._value_size = value_size_max(config)
         self._now_ms = time.time_ns() // 1_000_000
         # How far the clock of the store is ahead of that of the machine.
         self._lead_ms = max(0, store.clock.from_machine_ms(0))
@@ -193,9 +194,8 @@ class _Import:
     def _store_member(self, member: Member, report: Callable[[str], None]) -> None:
         if member.why:
             raise LeftOutError(member.why)
-        if member.size > self._config.max_value_size:
-            limit = self._config.max_value_size
-            raise ValueTooLargeError(size=member.size, limit=limit)
+        if member.size > self._value_size:
+            raise ValueTooLargeError(size=member.size, limit=self._value_size)
         value = self._archive.read()
         one = member.value_of(value)
         name = member.name.removeprefix(b"./") if one is None else one.key
