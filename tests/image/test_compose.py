@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any, Final
@@ -15,24 +15,30 @@ from typing import Any, Final
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from support.cluster import instances_of
-from support.nginx import SOURCE, Nginx
+from scale import scaled, targets
+from support.named_nginx import NamedNginx, may_mount, ring_names
+from support.nginx import SOURCE
 from support.tables import each_row
 from volcache import __version__
 from volcache.config import Sources
-from volcache_client.ring import HashRing
 
 ROOT: Final = Path(__file__).parents[2]
 COMPOSE: Final = ROOT / "conf" / "compose"
 GRAFANA: Final = ROOT / "conf" / "grafana"
-# As compose puts a variable in that is not set.
-TEXT: Final = re.sub(
-    r"\$\{\w+:-([^}]*)\}", r"\1", (ROOT / "compose.yaml").read_text()
-).replace("$$", "$")
-PROJECT: Final[dict[str, Any]] = yaml.safe_load(TEXT)
-SERVICES: Final[dict[str, dict[str, Any]]] = PROJECT["services"]
 INSTANCES: Final = ["disk1", "disk2", "disk3"]
-NAMES: Final = [f"{name}:1234" for name in INSTANCES]
+
+
+def composed(number: int) -> dict[str, Any]:
+    """Return the composition of a number of instances."""
+    text = scaled((ROOT / "compose.yaml").read_text(), number)
+    # As compose puts a variable in that is not set.
+    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+    found: dict[str, Any] = yaml.safe_load(text.replace("$$", "$"))
+    return found
+
+
+PROJECT: Final = composed(len(INSTANCES))
+SERVICES: Final[dict[str, dict[str, Any]]] = PROJECT["services"]
 
 
 def mounts(service: str) -> dict[str, str]:
@@ -54,8 +60,6 @@ def test_services_are_as_described() -> None:
     assert [mounts(name) for name in INSTANCES] == [
         {"/data": name, "/etc/volcache": folder} for name in INSTANCES
     ]
-    own = [SERVICES[name]["environment"]["VOLCACHE_RING_SELF"] for name in INSTANCES]
-    assert own == NAMES
     named = {s for n in SERVICES for s in mounts(n).values() if not s.startswith(".")}
     assert named == set(PROJECT["volumes"])
 
@@ -92,36 +96,45 @@ def test_settings_of_the_instances_are_valid() -> None:
         assert config.memc_on
         assert config.memc_ip in SERVICES
         assert SERVICES[name]["init"] is True
-        assert config.admin_hosts == tuple(INSTANCES)
+        assert config.admin_hosts == (name,)
         assert (config.read_token, config.write_token) == ("", "")
         assert "VOLCACHE_PORT" not in SERVICES[name]["environment"]
 
 
-def test_lists_of_the_instances_are_the_same() -> None:
+@each_row("number", [1, 3, 12, 100])
+def test_lists_of_the_instances_are_the_same(number: int) -> None:
     """That of nginx, that of Prometheus, and the addresses."""
-    text = (COMPOSE / "nginx" / "instances.conf").read_text()
-    assert (
-        re.findall(
-            r"^server (\S+) weight=10 max_fails=1 fail_timeout=5s max_conns=256;$",
-            text,
-            re.MULTILINE,
-        )
-        == NAMES
-    )
-    groups = json.loads((COMPOSE / "volcache.json").read_text())
-    assert [target for group in groups for target in group["targets"]] == NAMES
-    assert [group["labels"]["disk"] for group in groups] == INSTANCES
-    hosts = dict(line.split(":") for line in PROJECT["x-hosts"])
+    project, names = composed(number), [f"disk{n}" for n in range(1, number + 1)]
+    services = project["services"]
+    assert [name for name in services if name.startswith("disk")] == names
+    text = scaled((COMPOSE / "nginx" / "instances.conf").read_text(), number)
+    (connections,) = set(re.findall(r" max_conns=(\d+);$", text, re.MULTILINE))
+    assert int(connections) == max(128, 768 // number)
+    form = f"weight=10 max_fails=1 fail_timeout=5s max_conns={connections};"
+    lines = [line for line in text.splitlines() if line and line[0] != "#"]
+    assert lines == [f"server {name}:1234 {form}" for name in names]
+    groups = json.loads(targets(number))
+    assert [group["targets"] for group in groups] == [
+        [f"{name}:1234"] for name in names
+    ]
+    assert [group["labels"]["disk"] for group in groups] == names
+    hosts = dict(line.split(":") for line in project["x-hosts"])
     assert hosts == {
-        name: SERVICES[name]["networks"]["inside"]["ipv4_address"] for name in INSTANCES
+        name: services[name]["networks"]["inside"]["ipv4_address"] for name in names
     }
+    assert len(set(hosts.values())) == number
     for name in ("nginx", "prometheus"):
-        assert SERVICES[name]["extra_hosts"] == PROJECT["x-hosts"]
-    (network,) = PROJECT["networks"]["inside"]["ipam"]["config"]
+        assert services[name]["extra_hosts"] == project["x-hosts"]
+    (network,) = project["networks"]["inside"]["ipam"]["config"]
     subnet, others = (IPv4Network(network[name]) for name in ("subnet", "ip_range"))
     addresses = [IPv4Address(address) for address in hosts.values()]
     assert all(address in subnet and address not in others for address in addresses)
     assert others.subnet_of(subnet)
+    assert set(names) < set(project["volumes"])
+    for name in names:
+        environment = services[name]["environment"]
+        assert environment["VOLCACHE_RING_SELF"] == f"{name}:1234"
+        assert environment["VOLCACHE_ADMIN_HOSTS"] == name
 
 
 def test_nothing_but_nginx_can_be_published_to_a_network() -> None:
@@ -227,41 +240,24 @@ def test_grafana_is_provisioned_with_the_dashboard() -> None:
     assert environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == path
 
 
-class ComposedNginx(Nginx):
-    """nginx with the files of the composition, and names as in its hosts file."""
+class ComposedNginx(NamedNginx):
+    """nginx with the files of the composition."""
 
-    def __init__(self, folder: Path, addresses: Sequence[str]) -> None:
+    def __init__(self, folder: Path, addresses: Mapping[str, str]) -> None:
         """Write the configuration; nothing is started yet."""
-        super().__init__(folder, [])
+        super().__init__(folder, addresses)
+        shutil.copytree(SOURCE, folder, dirs_exist_ok=True)
+        (folder / "temp").mkdir()
         for name, old, new in (
             ("instances.conf", "max_fails=1", "max_fails=0"),  # No instance is there.
+            ("listen.conf", "listen 8080", f"listen 127.0.0.1:{self.port}"),
+            ("log.conf", "/dev/stdout", "access.log"),
             ("status.conf", "listen 8089", f"listen unix:{folder}/status"),
         ):
             text = (COMPOSE / "nginx" / name).read_text()
-            self.write(f"volcache/{name}", text.replace(old, new))
-        lines = [f"{a} {n}\n" for a, n in zip(addresses, INSTANCES, strict=True)]
-        self.write("hosts", "".join(lines))
-
-    def command(self) -> list[str]:
-        """Return a command that replaces /etc/hosts for nginx alone."""
-        hosts = str(self.folder / "hosts")
-        return [*alone('mount --bind "$0" /etc/hosts', hosts), *super().command()]
-
-
-def alone(script: str, argument: str) -> list[str]:
-    """Return what runs a script, and then a command, in a mount namespace of its own."""
-    if not os.geteuid():
-        return ["unshare", "--mount", "sh", "-c", f'{script} && exec "$@"', argument]
-    # As root to mount, and then as no root: nginx would look for other users.
-    user = 'exec unshare --map-user=1000 --map-group=1000 "$@"'
-    front = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
-    return [*front, f"{script} && {user}", argument]
-
-
-def may_mount() -> bool:
-    """Whether a mount namespace can be made here."""
-    command = [*alone('mount --bind "$0" /etc/hosts', "/etc/hosts"), "true"]
-    return not subprocess.run(command, capture_output=True, check=False).returncode
+            assert old in text
+            (folder / "volcache" / name).write_text(text.replace(old, new))
+        (folder / "volcache" / "show-instance.conf").write_text("default 1;\n")
 
 
 @pytest.mark.integration
@@ -269,16 +265,11 @@ def may_mount() -> bool:
 def test_keys_belong_to_names_and_not_to_addresses(tmp_path: Path) -> None:
     """When containers get other addresses, each key stays on its volume."""
     paths = [f"/spread/{n}" for n in range(300)]
-    ring = HashRing([(name, 10) for name in NAMES])
-    wanted = [ring.node(path[1:]) for path in paths]
+    wanted = ring_names(INSTANCES, paths)
     assert min(Counter(wanted).values()) > 60
     for number, front in enumerate(("127.0.7.", "127.0.8.")):
         # Ports that nothing listens at: nginx still says where it sent a request.
-        addresses = [f"{front}{n}" for n in (3, 1, 2)]
-        names = {f"{a}:1234": n for a, n in zip(addresses, NAMES, strict=True)}
-        nginx = ComposedNginx(tmp_path / f"nginx{number}", addresses)
-        done = nginx.test()
-        assert (done.returncode, "[" in done.stderr) == (0, False), done.stderr
-        with nginx:
-            found = instances_of(nginx.port, paths)
-        assert [names[address] for address in found] == wanted
+        ends = zip(INSTANCES, (3, 1, 2), strict=True)
+        addresses = {name: f"{front}{n}" for name, n in ends}
+        with ComposedNginx(tmp_path / f"nginx{number}", addresses) as nginx:
+            assert nginx.names_of(paths) == wanted
