@@ -26,7 +26,7 @@ ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_NO_INDEX
 ARG VERSION
-COPY requirements.txt dist/volcache-*.whl /dist/
+COPY requirements.txt dist/*.whl /dist/
 # The secret `ca` is a file with the certificates that pip trusts, in place of Debian's. The
 # wheel never comes from an index. Bytecode has hashes instead of times: the file system may be
 # read-only, and copies may get another time.

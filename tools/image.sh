@@ -13,10 +13,17 @@ die() {
 
 version=$(sed -n 's/^__version__.* = "\(.*\)"$/\1/p' src/volcache/version.py)
 [ -n "$version" ] || die "src/volcache/version.py has no __version__"
-compgen -G "dist/volcache-$version-*.whl" >/dev/null ||
-    die "dist/ has no wheel of volcache $version; run: make wheels"
+shopt -s nullglob
+wheels=(dist/volcache-"$version"-*.whl)
+[ "${#wheels[@]}" != 0 ] || die "dist/ has no wheel of volcache $version; run: make wheels"
 given=(--build-arg "VERSION=$version")
 if revision=$(git rev-parse HEAD 2>/dev/null); then
+    # Or the label would name sources that the wheel is not of.
+    changed=$(git log -1 --format=%ct -- src setup.py pyproject.toml)
+    for wheel in "${wheels[@]}"; do
+        [ "$(stat --format=%Y "$wheel")" -ge "$changed" ] ||
+            die "$wheel is older than the last change of the sources; run: make wheels"
+    done
     given+=(--build-arg "REVISION=$revision")
 fi
 for engine in docker podman; do

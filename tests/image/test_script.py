@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 RUNS = '#!/bin/sh\n[ "$1" = info ] || echo "$(basename "$0")" "$@"\n'
 FAILS = "#!/bin/sh\necho 'Cannot connect to the daemon' >&2\nexit 1\n"
 NOT_ROOT = "#!/bin/sh\necho 1000\n"
+# The commit, and its time: in 1970.
 GIT = "#!/bin/sh\necho 0123\n"
 WHEEL = f"volcache-{__version__}-cp311-cp311-manylinux_2_17_x86_64.whl"
 
@@ -30,7 +31,7 @@ def run(
     (folder / "dist" / wheel).touch()
     programs = folder / "bin"
     programs.mkdir()
-    for name in ("bash", "dirname", "sed", "sh", "basename"):
+    for name in ("bash", "dirname", "sed", "sh", "basename", "stat"):
         program = shutil.which(name)
         assert program is not None
         (programs / name).symlink_to(program)
@@ -84,4 +85,14 @@ def test_without_a_wheel_it_says_how_to_make_one(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         f"image: dist/ has no wheel of volcache {__version__}; run: make wheels\n"
+    )
+
+
+def test_wheel_of_other_sources_is_refused(tmp_path: Path) -> None:
+    """The label would name sources that it is not of."""
+    done = run(tmp_path, {"docker": RUNS, "git": "#!/bin/sh\necho 99999999999\n"})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"image: dist/{WHEEL} is older than the last change of the sources;"
+        " run: make wheels\n"
     )
