@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run cluster check test nightly sanitize aarch64 crash fuzz mutations recipes \
-	screenshot bench image package reference lint format setup clean unit $(LINT)
+	screenshot site bench image package reference lint format setup clean unit $(LINT)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -121,6 +121,17 @@ reference: ## write docs/REFERENCE.md, docs/volcache.1 and conf/volcache.toml fr
 
 image: ## build the container image of the wheel in dist/; without an engine, in a chroot
 	@tools/image.sh
+
+# README.md, the pages and the files that they link, as in the tree.
+SITE := README.md SECURITY.md CONTRIBUTING.md LICENSE pyproject.toml conf docs nginx systemd \
+	bench/README.md src/volcache/fleet/dashboard.html tools/smoke_test.py
+
+site: ## build the documents as a site, build/site/index.html: 1 minute, then 5 seconds
+	@tools/setup.sh run
+	@[ -e build/mkdocs ] || $(PYTHON) -m venv build/mkdocs
+	@build/mkdocs/bin/pip install --quiet --requirement docs/requirements.txt
+	@rm -rf build/pages && mkdir -p build/pages && cp -r --parents $(SITE) build/pages
+	@NO_MKDOCS_2_WARNING=1 build/mkdocs/bin/mkdocs build --strict --quiet
 
 bench: ## measure volcache and its alternatives: 10 minutes (QUICK=1 ONLY=NAMES BASE=REVISION)
 	@tools/setup.sh bench
