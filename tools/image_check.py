@@ -462,7 +462,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--folder",
         type=Path,
-        help="where to build; needs 2 GB (default: a temporary folder)",
+        help="where to build; needs 1 GB (default: a temporary folder)",
     )
     parser.add_argument(
         "--base",
