@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -20,10 +21,19 @@ from support.recipes import (
     run,
     snippet,
 )
+from support.wire import exchange
 
 pytestmark = [pytest.mark.nightly, pytest.mark.recipes]
 
 LARGE = VALUE_BYTES_MAX + 1
+
+
+def need_version(text: str, *least: int) -> None:
+    """Skip the test if what a program prints as its version is too old."""
+    found = re.search(r"\d+(\.\d+)+", text)
+    assert found, text
+    if tuple(map(int, found[0].split("."))) < least:
+        pytest.skip(f"{text.splitlines()[0]} is too old")
 
 
 class Project(ABC):
@@ -72,21 +82,31 @@ genrule(name="large", outs=["large.txt"], cmd="head -c {LARGE} /dev/urandom > $@
     def prepare(self) -> None:
         """Write the files."""
         need("bazel")
+        need_version(run(["bazel", "--version"], self.folder), 7)
         self.write("WORKSPACE", "")
         self.write("BUILD", self.text)
         # The document's is without a token.
         host = f"ci:secret@{self.cache.host}"
         text = snippet("Bazel", "bazelrc").replace("127.0.0.1:1234", host)
-        self.write(".bazelrc", text)
+        # The registry of modules is not needed.
+        self.write(".bazelrc", f"{text}common --noenable_bzlmod --enable_workspace\n")
 
     def build(self) -> str:
         """Build one target."""
-        command = ["bazel", f"--output_user_root={self.local}", "--batch"]
-        run([*command, "clean", "--expunge"], self.folder)
+        self.bazel("clean", "--expunge")
+        return self.build_again()
+
+    def build_again(self) -> str:
+        """Build what has changed since the last build."""
         target = "large" if self.is_large else "second"
-        text = run([*command, "build", f"//:{target}"], self.folder)
+        text = self.bazel("build", f"//:{target}")
         assert (self.folder / "bazel-bin" / f"{target}.txt").stat().st_size
         return text
+
+    def bazel(self, *arguments: str) -> str:
+        """Run a command."""
+        start = ["bazel", f"--output_user_root={self.local}", "--batch"]
+        return run([*start, *arguments], self.folder)
 
 
 class Gradle(Project):
@@ -148,12 +168,7 @@ class Maven(Project):
     def prepare(self) -> None:
         """Write the files."""
         need("mvn")
-        version = re.search(
-            r"Maven (\d+)\.(\d+)", run(["mvn", "-version"], self.folder)
-        )
-        assert version
-        if (int(version[1]), int(version[2])) < (3, 9):
-            pytest.skip(f"{version[0]} is too old; 3.9 is needed")
+        need_version(run(["mvn", "-version"], self.folder), 3, 9)
         for number, name in enumerate(("extensions", "maven-build-cache-config")):
             text = self.cache.placed(snippet("Maven", "xml", number))
             self.write(f".mvn/{name}.xml", text)
@@ -238,6 +253,19 @@ def test_a_result_above_the_limit_is_built_every_time(
             text = project.build()
             assert kind.refused in text
             assert "remote cache hit" not in text
+
+
+def test_a_file_that_was_evicted_is_built_again_by_bazel(tmp_path: Path) -> None:
+    """The result of its action is stored, and its file was never downloaded."""
+    with a_cache(tmp_path) as cache:
+        project = Bazel(tmp_path, cache)
+        project.build()
+        made = (project.folder / "bazel-bin" / "first.txt").read_bytes()
+        assert Bazel.hit in project.build()
+        path = f"/bazel/cas/{hashlib.sha256(made).hexdigest()}"
+        assert exchange(cache.server.port, "DELETE", path).status == 200
+        project.write("BUILD", project.text.replace("cat $(SRCS)", "cat <$(SRCS)"))
+        assert "remote cache hit" not in project.build_again()
 
 
 def test_one_413_switches_the_cache_of_gradle_off_until_the_next_build(
