@@ -3,9 +3,10 @@ Take docs/page.png: the operator's page of an instance under load.
 
     make screenshot
 
-An instance with small volumes and a memcached serve random thumbnails and tiles, and the
-load of the benchmarks reads and replaces small values as fast as it can on a few
-connections; after a minute, a browser takes a screenshot.
+An instance is filled with more values than its volumes hold. Then the load of the
+benchmarks reads them as fast as it can, most often a part of them, and stores others. Two
+clients in Python read by popularity and store what is missing. After a minute, a browser
+takes a screenshot.
 """
 
 from __future__ import annotations
@@ -32,20 +33,16 @@ from bench.load import SOURCE
 from bench.machine import compiled
 from support.background import in_background
 from support.browser import Tab, a_browser
-from support.memcached import MemcachedProcess
 from support.process import ServerProcess
 
 PICTURE: Final = Path(__file__).resolve().parents[1] / "docs" / "page.png"
 HEIGHT: Final = 1030
 CLIENTS: Final = 2
-CONNECTIONS: Final = 4
 PAUSE_SECONDS: Final = 0.004
-SETTINGS: Final = {
-    "volume_size": 4 << 20,
-    "volume_num": 32,
-    "memc_on": True,
-    "memc_timeout": 1,  # So that a busy machine causes no errors.
-}
+SETTINGS: Final = {"volume_size": 16 << 20, "volume_num": 32}
+# Of 4 KiB each: a sixth more than the volumes hold, and those that are read most.
+KEYS: Final = 150_000
+HOT_KEYS: Final = 20_000
 
 
 def ask(url: str, seed: int, is_ended: threading.Event) -> None:
@@ -63,11 +60,11 @@ def ask(url: str, seed: int, is_ended: threading.Event) -> None:
                 session.put(address, data=dice.randbytes(size), timeout=5)
 
 
-def load(port: int, seconds: float, puts: int = 2) -> subprocess.Popen[bytes]:
-    """Start a load with values of 4 KiB; some are stored, in percent of requests."""
-    options = ["keys=20000", "size=4096", "missing=2", f"connections={CONNECTIONS}"]
-    options += [f"port={port}", f"seconds={seconds}", f"puts={puts}"]
-    return subprocess.Popen([compiled(SOURCE), *options], stdout=subprocess.DEVNULL)
+def load(port: int, **options: object) -> subprocess.Popen[bytes]:
+    """Start a load with values of 4 KiB, some of which may have been evicted."""
+    given = {"port": port, "size": 4096, "missing": 2, **options}
+    words = [f"{name}={value}" for name, value in given.items()]
+    return subprocess.Popen([compiled(SOURCE), *words], stdout=subprocess.DEVNULL)
 
 
 def photograph(url: str, seconds: float, picture: Path) -> list[str]:
@@ -90,16 +87,20 @@ def main() -> int:
     arguments = parser.parse_args()
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="volcache-"))
-        memcached = stack.enter_context(MemcachedProcess())
-        settings = {**SETTINGS, "memc_servers": memcached.address}
-        server = ServerProcess(folder, settings=settings)
-        stack.enter_context(server)
+        server = stack.enter_context(ServerProcess(folder, settings=SETTINGS))
+        for keys in (KEYS, HOT_KEYS):
+            every = {"keys": keys, "order": "shuffled", "requests": keys, "seconds": 60}
+            load(server.port, puts=100, **every).wait()
         clients = [partial(ask, server.url, seed) for seed in range(CLIENTS)]
         stack.enter_context(in_background(*clients))
-        load(server.port, 3, puts=100).wait()
-        replacing = load(server.port, arguments.seconds + 5)
+        seconds = arguments.seconds + 5
+        loads = [
+            load(server.port, keys=HOT_KEYS, connections=6, seconds=seconds),
+            load(server.port, keys=KEYS, connections=1, puts=5, seconds=seconds),
+        ]
         complaints = photograph(server.url, arguments.seconds, arguments.picture)
-        replacing.wait()
+        for one in loads:
+            one.wait()
     size = arguments.picture.stat().st_size
     sys.stdout.write(f"{arguments.picture}: {size} bytes\n")
     sys.stderr.writelines(f"browser: {text}\n" for text in complaints)
