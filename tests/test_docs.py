@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
+
+import yaml  # type: ignore[import-untyped]
 
 import reference
+from support.pages import PAGES, Block, blocks
 from support.tables import each_row
 
 ROOT = Path(__file__).parents[1]
@@ -15,6 +23,33 @@ ARCHITECTURE_CLIENT = ROOT / "docs" / "ARCHITECTURE-CLIENT.md"
 SOURCE = ROOT / "src" / "volcache"
 CLIENT = ROOT / "src" / "volcache_client"
 ALERTS = ROOT / "conf" / "prometheus" / "alerts.yml"
+PARSERS: Final[dict[str, Callable[[str], object]]] = {
+    "json": json.loads,
+    "python": lambda text: compile(text, "block", "exec"),
+    "toml": tomllib.loads,
+    "yaml": yaml.safe_load,
+}
+
+
+def check(block: Block) -> None:
+    """Parse a block by its language; commands as bash does."""
+    if block.language in PARSERS:
+        PARSERS[block.language](block.text)
+    if block.language in {"console", "sh"}:
+        commands = [command for command, _ in block.commands()]
+        assert commands or block.language == "sh", block.text
+        script = "".join(commands) or block.text
+        done = subprocess.run(
+            ["bash", "-n", "-c", script], capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@each_row("page", PAGES)
+def test_blocks_of_code_have_no_wrong_syntax(page: Path) -> None:
+    """Also those that are not run."""
+    for block in blocks(page):
+        check(block)
 
 
 def test_reference_page_is_current() -> None:

@@ -16,6 +16,7 @@ import pytest
 from prometheus_client import REGISTRY  # noqa: TID251 - As applications do.
 
 import volcache_client
+from support.pages import blocks
 from support.process import ServerProcess
 from volcache.embedded import opening
 from volcache_client import CacheError
@@ -24,7 +25,6 @@ from volcache_client.options import Options
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "PYTHON.md"
-BLOCK: Final = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRINTED: Final = re.compile(r"^ *print\(.*\) +# (.+)$", re.MULTILINE)
 
 
@@ -43,12 +43,12 @@ def names(
         "draw": lambda name: b"picture of " + name.encode(),
         "render": lambda name: {"title": name},
     }
-    for block in BLOCK.findall(PAGE.read_text()):
-        text = block.replace("127.0.0.1:1234", address)
+    for block in blocks(PAGE):
+        text = block.text.replace("127.0.0.1:1234", address)
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(text, PAGE.name, "exec"), found)  # noqa: S102 - Ours.
-        if expected := PRINTED.findall(block):
+        if expected := PRINTED.findall(block.text):
             assert printed.getvalue().splitlines() == expected
     yield found
     for collector in set(REGISTRY._collector_to_names) - collectors:
@@ -109,7 +109,6 @@ def test_every_error_is_in_the_table() -> None:
 
 def test_first_example_is_on_the_first_screen() -> None:
     """Within 25 lines."""
-    text = PAGE.read_text()
-    first = BLOCK.search(text)
-    assert first is not None
-    assert len(text[: first.end()].splitlines()) < 25
+    shown = PAGE.read_text().split("```\n")[0]
+    assert "```python\n" in shown
+    assert len(shown.splitlines()) < 25
