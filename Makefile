@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run cluster check test nightly sanitize aarch64 crash fuzz mutations recipes \
-	screenshot site bench image package reference lint format setup clean unit $(LINT)
+	screenshot site bench image reference lint format setup clean unit wheels $(LINT)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -138,9 +138,9 @@ bench: ## measure volcache and its alternatives: 10 minutes (QUICK=1 ONLY=NAMES 
 	@$(PYTHON) -m bench.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \
 		$(if $(BASE),--base $(BASE)) $(BENCH_ARGS)
 
-package: ## build the packages, install and test them: 2 minutes each Python (DRAFT=1)
+wheels: ## build the packages, install and test each: 8 minutes (DRAFT=1 ONLY='cp313-*')
 	@tools/setup.sh run
-	@$(PYTHON) tools/release.py $(if $(DRAFT),--draft)
+	@$(PYTHON) tools/release.py $(if $(DRAFT),--draft) $(if $(ONLY),--only '$(ONLY)')
 
 lint: ## format check, lint, import rules and types: 2 seconds, 20 without caches
 	@tools/setup.sh lint

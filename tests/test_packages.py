@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -20,19 +21,25 @@ from packaging.utils import canonicalize_name
 
 import release
 import volcache
+import wheels
 from volcache.shipped import shipped_files
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = [
-    Requirement(line)
-    for lines in PROJECT["optional-dependencies"].values()
-    for line in lines
-]
-NEEDED = [Requirement(line) for line in PROJECT["dependencies"]] + EXTRAS
+EXTRAS = PROJECT["optional-dependencies"]
+# Of a service, which has its own file of pins, and of all.
+SERVICE = list(map(Requirement, PROJECT["dependencies"] + EXTRAS["server"]))
+NEEDED = list(map(Requirement, sum(EXTRAS.values(), PROJECT["dependencies"])))
 REQUIREMENTS = ("requirements.txt", "tests/requirements.txt")
 # Of the native core and the gate; not in a wheel.
 SOURCES = {".c", ".h", ".pxd", ".pxi", ".pyx"}
+# The most packages that pip installs beside volcache, and a module that needs them.
+EXTRA_NEEDS = {
+    "": (4, "volcache, volcache_client"),
+    "server": (6, "volcache.wiring"),
+    "prometheus": (5, "volcache_client.prometheus"),
+    "django": (6, "volcache_client.adapters.django"),
+}
 # Where most dependencies are needed.
 LOWEST = {"extra": "", "python_version": "3.11", "python_full_version": "3.11.0"}
 # In the place of the server's packages, as if they were not installed.
@@ -62,7 +69,7 @@ def test_pins_are_within_the_ranges_of_the_package() -> None:
     service, tests = map(pins, REQUIREMENTS)
     assert service.keys() & tests.keys() == set()
     for needed in NEEDED:
-        [pin] = service[canonicalize_name(needed.name)].specifier
+        [pin] = (service | tests)[canonicalize_name(needed.name)].specifier
         assert pin.operator == "=="
         assert pin.version in needed.specifier, needed
         operators = {specifier.operator for specifier in needed.specifier}
@@ -73,7 +80,7 @@ def test_requirements_have_all_dependencies_of_the_service() -> None:
     """And nothing else; so pip has nothing to choose."""
     service = pins("requirements.txt")
     reached: set[str] = set()
-    open_ = [canonicalize_name(needed.name) for needed in NEEDED]
+    open_ = [canonicalize_name(needed.name) for needed in SERVICE]
     while open_:
         name = open_.pop()
         if name in reached:
@@ -216,27 +223,41 @@ def copy_of_the_tree(folder: Path) -> Path:
     return folder
 
 
-def build_wheel(source: Path, out: Path, **environ: str) -> zipfile.ZipFile:
-    """Build a wheel with what is installed."""
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", *options, "-w", out, source],
-        env=os.environ | environ,
-        check=True,
-        timeout=240,
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the source package of this tree."""
+    folder = tmp_path_factory.mktemp("source")
+    return wheels.build_source(copy_of_the_tree(folder / "tree"), folder, epoch=0)
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path) -> Path:
+    """Make the wheel for this Python, as a release has it."""
+    version = "{}.{}".format(*sys.version_info)
+    return wheels.build(
+        wheels.unpack(source, source.parent / "source"),
+        wheels.Target(version, "x86_64"),
+        wheels.headers(version, (sys.executable,)),
+        1_600_000_000,
+        source.parent,
     )
-    (wheel,) = out.glob("*.whl")
-    return zipfile.ZipFile(wheel)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """Make an environment with nothing in it; return its Python."""
+    return release.environment(tmp_path / "empty", Path(sys.executable))
 
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_wheel_has_all_modules_the_core_and_the_shipped_files(tmp_path: Path) -> None:
+def test_wheel_has_all_modules_the_core_and_the_shipped_files(
+    wheel: Path, tmp_path: Path
+) -> None:
     """No C source; the commands find the files."""
-    source = copy_of_the_tree(tmp_path / "source")
-    # Not what is measured here: a quarter of the time.
-    wheel = build_wheel(source, tmp_path / "out", VOLCACHE_CFLAGS="-O0 -g0")
-    names = {n for n in wheel.namelist() if ".dist-info/" not in n}
+    file = zipfile.ZipFile(wheel)
+    everything = {name for name in file.namelist() if not name.endswith("/")}
+    names = {name for name in everything if ".dist-info/" not in name}
     built = sorted(name for name in names if name.endswith(".so"))
     places = ("front/_native", "server/_bjoern", "store/_core/_native")
     for name, place in zip(built, places, strict=True):
@@ -250,7 +271,7 @@ def test_wheel_has_all_modules_the_core_and_the_shipped_files(tmp_path: Path) ->
     assert names == {*built, *modules, *files}
 
     installed = tmp_path / "installed"
-    wheel.extractall(installed)  # noqa: S202 - Made here.
+    file.extractall(installed)  # noqa: S202 - Made here.
     program = "import sys; from volcache.cli.main import main; sys.exit(main())"
     shown = python(program, "files", str(tmp_path / "written"), path=installed)
     assert shown.endswith(f"{len(files)} files written, 0 unchanged\nexit code 0")
@@ -268,32 +289,63 @@ def test_wheel_has_all_modules_the_core_and_the_shipped_files(tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_source_package_has_all_that_git_has(tmp_path: Path) -> None:
-    """The extra is an extra; without a compiler, nothing is installed."""
-    tree = copy_of_the_tree(tmp_path / "tree")
-    build = "import sys, setuptools.build_meta as b; b.build_sdist(sys.argv[1])"
-    subprocess.run(
-        [sys.executable, "-c", build, str(tmp_path)],
-        cwd=tree,
-        check=True,
-        capture_output=True,
-        timeout=240,
-    )
-    (package,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(package) as file:
+def test_wheel_names_what_is_compiled_in(wheel: Path) -> None:
+    """With its licence; the platform is one that package indexes accept."""
+    assert "manylinux_2_17_x86_64" in wheel.name
+    with zipfile.ZipFile(wheel) as file:
+        info = f"volcache-{volcache.__version__}.dist-info"
+        bill = json.loads(file.read(f"{info}/sboms/volcache.cdx.json"))
+        parts = {part["name"] for part in bill["components"]}
+        for part in parts:
+            text = file.read(f"{info}/licenses/licenses/{part}.txt").decode()
+            assert "copyright" in text.lower()
+    versions = {part["name"]: part["version"] for part in bill["components"]}
+    assert f"bjoern=={versions['bjoern']};" in (ROOT / "requirements.txt").read_text()
+    assert versions["libev"] == wheels.LIBEV
+    assert parts == {"bjoern", "http-parser", "libev"}
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("extra", ["", *EXTRAS])
+def test_each_extra_is_installed_alone(wheel: Path, empty: Path, extra: str) -> None:
+    """Without a compiler, with few packages, and what it is for works."""
+    most, module = EXTRA_NEEDS[extra]
+    release.install(empty, f"{wheel}[{extra}]" if extra else str(wheel))
+    assert len(release.installed(empty) - {"volcache"}) <= most
+    run = [str(empty), "-c", f"import {module}"]
+    subprocess.run(run, check=True, timeout=120)
+    if not extra:
+        assert "names the extra" in release.smoke(empty)
+    if extra == "server":
+        assert "all methods, restart, kill -9" in release.smoke(empty, "--server")
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_source_package_has_all_that_git_has(source: Path, tmp_path: Path) -> None:
+    """The extras are extras."""
+    with tarfile.open(source) as file:
         names = [name.partition("/")[2] for name in file.getnames()]
         file.extractall(tmp_path)  # noqa: S202 - Made here.
     hidden = {path for path in tracked() if path.startswith(".")}
     assert {*tracked()} - {*names} == hidden
     assert not any(name.endswith((".so", ".pyc")) for name in names)
 
-    source = tmp_path / f"volcache-{volcache.__version__}"
-    with pytest.raises(subprocess.CalledProcessError):
-        build_wheel(source, tmp_path / "out", CC="false", CXX="false")
-    found = message_from_bytes((source / "PKG-INFO").read_bytes())
+    text = (tmp_path / f"volcache-{volcache.__version__}/PKG-INFO").read_bytes()
+    found = message_from_bytes(text)
     assert len(found.get_all("Requires-Dist", [])) == len(NEEDED)
     required = [Requirement(line) for line in found.get_all("Requires-Dist", [])]
     plain = {needed.name for needed in required if not needed.marker}
     assert plain == {Requirement(line).name for line in PROJECT["dependencies"]}
     assert found["Description-Content-Type"] == "text/markdown"
     assert str(found.get_payload()).startswith("# volcache\n")
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_source_package_says_what_it_needs(source: Path, tmp_path: Path) -> None:
+    """Without a compiler, in one line; with it, a server starts."""
+    shown = release.test_source(tmp_path / "compiled", source)
+    assert shown.startswith("  volcache: a compiler or headers are missing; on Debian")
+    assert "all methods, restart, kill -9" in shown

@@ -1,14 +1,18 @@
-"""The release script refuses what is not ready; `make package` runs it."""
+"""The release script refuses what is not ready; `make wheels` runs it."""
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
-import zipfile
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import release
+import wheels
 
 ROOT = Path(__file__).parents[1]
 PLACES = {
@@ -59,39 +63,54 @@ def test_tree_that_is_not_ready_is_refused(
     assert "new.py" in capsys.readouterr().out
 
 
-def wheel(path: Path, **files: str) -> Path:
-    """Write a wheel."""
-    with zipfile.ZipFile(path, "w") as file:
-        for name, text in files.items():
-            file.writestr(name.replace("_", "."), text)
-    return path
-
-
 def test_different_wheels_are_refused(tmp_path: Path) -> None:
-    """By names and by bytes; what was compiled has paths of its build in it."""
-    first = wheel(tmp_path / "a", a_py="1", b_so="1")
-    release.require_equal(first, wheel(tmp_path / "b", a_py="1", b_so="2"))
-    for other in ({"a_py": "2", "b_so": "1"}, {"a_py": "1"}):
-        with pytest.raises(SystemExit, match=r"differ: \['[ab]\.(py|so)'\]"):
-            release.require_equal(first, wheel(tmp_path / "c", **other))
+    """The same commit gives the same bytes."""
+    first, second = tmp_path / "a.whl", tmp_path / "b.whl"
+    first.write_bytes(b"1")
+    second.write_bytes(b"1")
+    release.require_equal(first, second)
+    second.write_bytes(b"2")
+    with pytest.raises(SystemExit, match=r"two builds of a\.whl differ"):
+        release.require_equal(first, second)
 
 
-def test_python_that_cannot_make_environments_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as a wrapper of a version that is not installed."""
-    for name, code in (("python3.11", 0), ("python3.12", 127)):
+def test_there_is_a_wheel_for_each_version_and_machine() -> None:
+    """Versions are those of the classifiers."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    versions = [
+        line.rpartition(" ")[2]
+        for line in project["classifiers"]
+        if line.startswith("Programming Language :: Python :: 3.")
+    ]
+    assert [*wheels.PYTHONS] == versions
+    assert len(wheels.TARGETS) == 2 * len(versions)
+
+
+def test_an_interpreter_of_another_version_is_not_taken(tmp_path: Path) -> None:
+    """Nor one that cannot be started."""
+    version = "{}.{}".format(*sys.version_info)
+    for name, code in (("other", 1), ("broken", 127)):
         (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n")
         (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert release.found_pythons() == [str(tmp_path / "python3.11")]
-    (tmp_path / "python3.11").unlink()
-    with pytest.raises(SystemExit, match="give --python PATH"):
-        release.found_pythons()
+    given = (f"{tmp_path}/other", f"{tmp_path}/broken", sys.executable)
+    target = wheels.Target(version, "x86_64")
+    assert wheels.interpreter(target, given) == Path(sys.executable)
+
+
+def test_bill_of_materials_has_the_checksums_of_the_sources() -> None:
+    """Those that the build compares."""
+    bill = wheels.bill_of_materials(ROOT, 0)
+    text = json.dumps(bill)
+    checksum = re.search(
+        r'BJOERN_SHA256[^"]*"(\w{64})"', (ROOT / "setup.py").read_text()
+    )
+    assert checksum is not None
+    assert text.count(checksum[1]) == 2  # The parser is in bjoern's source package.
+    assert text.count(wheels.LIBEV_SHA256) == 1
 
 
 def test_environment_of_builds_has_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an installation would be tested with the modules of the checkout."""
     monkeypatch.setenv("PYTHONPATH", "src")
     monkeypatch.setenv("VOLCACHE_PORT", "1")
-    assert {"PYTHONPATH", "VOLCACHE_PORT"} & release._clean().keys() == set()
+    assert {"PYTHONPATH", "VOLCACHE_PORT"} & wheels.clean().keys() == set()

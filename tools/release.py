@@ -1,18 +1,19 @@
 """
-Builds the packages of a release, installs them and tests each installation.
+Builds the source package and the wheels of a release, installs each and tests it.
 
     tools/release.py                    all of docs/RELEASING.md that a program can do
     tools/release.py --draft            also of a tree that is not ready for a release
-    tools/release.py --python PATH      with this Python; repeatable (default: all found)
+    tools/release.py --only 'cp313-*'   some of the wheels; repeatable
+    tools/release.py --python PATH      with the headers of this Python; repeatable
 
 Builds from the last commit, in a folder of its own. Packages are left in ./dist. Needs git,
-a C compiler, the headers of libev and Python, and the package index that pip uses.
+a Debian machine with x86-64 processors, and the package index that pip uses, but no root.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import json
 import os
 import re
 import shutil
@@ -20,22 +21,30 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
-import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import wheels
+from wheels import TARGETS, Target, output
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DIST: Final = ROOT / "dist"
 SMOKE: Final = ROOT / "tools" / "smoke_test.py"
-_CANDIDATES: Final = ("python3.11", "python3.12", "python3.13", "python3.14")
-_BUILD: Final = "import sys, setuptools.build_meta as b; b.build_sdist(sys.argv[1])"
-# What must not build anything: as on a machine without a C compiler.
-_NOT_OURS: Final = ("VOLCACHE_", "PYTHON")
+# Unit tests that call the core, and what they import.
+CORE_TESTS: Final = tuple(
+    f"tests/unit/store/test_{name}.py"
+    for name in ("native", "c_gaps", "format", "index_format", "volume", "walk")
+)
+CORE_NEEDS: Final = ("hypothesis", "pymemcache", "pytest", "pytest-timeout", "requests")
+
+_INSTALL: Final = ("install", "--quiet", "--disable-pip-version-check")
 
 
 class Version(NamedTuple):
@@ -59,6 +68,19 @@ class Timer:
         yield
         self.rows.append((name, time.monotonic() - began))
 
+    def at_once(self, steps: Mapping[str, Callable[[], str]]) -> None:
+        """Do steps at the same time, and print what each returns."""
+
+        def do(name: str) -> None:
+            began = time.monotonic()
+            shown = steps[name]()
+            print(f"== {name}\n{shown}", flush=True)
+            self.rows.append((name, time.monotonic() - began))
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for _ in pool.map(do, steps):
+                pass
+
     def report(self) -> None:
         """Print all steps."""
         print("== seconds")
@@ -70,36 +92,66 @@ def main() -> None:
     """Do all steps; the first that fails ends it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draft", action="store_true")
+    parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--python", action="append", default=[])
     arguments = parser.parse_args()
-    pythons = arguments.python or found_pythons()
+    only = arguments.only or ["*"]
+    targets = [t for t in TARGETS if any(fnmatch(t.name, pattern) for pattern in only)]
+    if not targets:
+        sys.exit(f"--only matches none of {', '.join(t.name for t in TARGETS)}")
     timer = Timer()
     with timer.step("versions"):
         version = check_versions(is_draft=arguments.draft)
     with tempfile.TemporaryDirectory(prefix="volcache-release") as name:
-        folder = Path(name)
-        with timer.step("source package"):
-            source = build_source(folder, pythons[0])
-        for python in pythons:
-            test_python(folder, source, python, timer)
+        untested = release(Path(name), targets, tuple(arguments.python), timer)
     timer.report()
-    print(f"volcache {version}: passed with {', '.join(pythons)}")
+    for target in untested:
+        print(f"not tested, there is no interpreter: {target.name}")
+    print(f"volcache {version}: passed")
 
 
-def found_pythons() -> list[str]:
-    """Return one interpreter for each supported version that is installed."""
-    found = [
-        path for name in _CANDIDATES if (path := shutil.which(name)) and _runs(path)
-    ]
-    return found or sys.exit("no Python from 3.11 on was found; give --python PATH")
-
-
-def _runs(python: str) -> bool:
-    """Whether it can make environments: others may be wrappers or have no `venv`."""
-    done = subprocess.run(
-        [python, "-c", "import ensurepip, venv"], capture_output=True, check=False
+def release(
+    folder: Path, targets: list[Target], given: tuple[str, ...], timer: Timer
+) -> list[Target]:
+    """Build and test; return the targets whose wheels were not tested."""
+    epoch = int(output("git", "log", "-1", "--format=%ct"))
+    with timer.step("tools, headers and interpreters"):
+        include = {t.python: wheels.headers(t.python, given) for t in targets}
+        found = {t: wheels.interpreter(t, given) for t in targets}
+    with timer.step("source package"):
+        shutil.rmtree(DIST, ignore_errors=True)
+        DIST.mkdir()
+        package = build_source(folder, DIST, epoch)
+        source = wheels.unpack(package, folder / "source")
+    with timer.step("wheels"):
+        built = build_wheels(source, include, targets, epoch)
+    with timer.step(f"source package and {targets[0].name} again: the same bytes"):
+        again = folder / "again"
+        again.mkdir()
+        require_equal(package, build_source(again, again, epoch))
+        second = wheels.unpack(again / package.name, again / "source")
+        headers = include[targets[0].python]
+        wheel = wheels.build(second, targets[0], headers, epoch, again)
+        require_equal(built[targets[0]], wheel)
+    timer.at_once(
+        {
+            f"{target.name}: installed": partial(
+                test_wheel, folder / target.name, built[target], python
+            )
+            for target, python in found.items()
+            if python
+        }
+        | {
+            "source package: installed": partial(
+                test_source, folder / "compiled", package
+            )
+        }
     )
-    return done.returncode == 0
+    emulated = [t for t in targets if t.machine == "aarch64" and found[t]][:1]
+    for target in emulated:
+        with timer.step(f"{target.name}: unit tests of the core"):
+            print(test_core(folder / target.name / "bin/python", folder / "tree"))
+    return [target for target in targets if not found[target]]
 
 
 # --- Before the build ------------------------------------------------------------------
@@ -111,7 +163,7 @@ def check_versions(*, is_draft: bool) -> str:
     for place, version in found:
         print(f"  {version or 'none':<10} {place}")
     wrong = [f for f in found if f.version != found[0].version]
-    changes = _output("git", "status", "--porcelain")
+    changes = output("git", "status", "--porcelain", cwd=ROOT)
     if changes:
         print(f"  the tree has changes:\n{changes}")
     if (wrong or changes) and not is_draft:
@@ -137,118 +189,115 @@ def versions(root: Path) -> list[Version]:
 # --- Building --------------------------------------------------------------------------
 
 
-def build_source(folder: Path, python: str) -> Path:
-    """Build the source package of the last commit; return it, in `DIST`."""
+def build_source(folder: Path, out: Path, epoch: int) -> Path:
+    """Build the source package of the last commit; return it."""
     tree = folder / "tree"
     tree.mkdir()
     archive = folder / "tree.tar"
-    _run("git", "archive", "--output", str(archive), "HEAD")
-    _run("tar", "--extract", f"--file={archive}", f"--directory={tree}")
-    builder = _environment(folder / "builder", python)
-    with (tree / "pyproject.toml").open("rb") as config:
-        backend = tomllib.load(config)["build-system"]["requires"]
-    _pip(builder, *backend)
-    shutil.rmtree(DIST, ignore_errors=True)
-    DIST.mkdir()
-    _output(str(builder), "-c", _BUILD, str(DIST), cwd=tree)  # It prints every name.
-    [source] = DIST.iterdir()
-    _say_size(source)
-    return source
+    output("git", "archive", "--output", str(archive), "HEAD")
+    output("tar", "--extract", f"--file={archive}", f"--directory={tree}")
+    package = wheels.build_source(tree, out, epoch)
+    _say_size(package)
+    return package
 
 
-def test_python(folder: Path, source: Path, python: str, timer: Timer) -> None:
-    """Build wheels with one interpreter, install them in two ways and test each."""
-    name = _output(python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
-    tree = folder / "tree"
-    wheels = {}
-    with timer.step(f"{name}: wheels of the tree and of the source package"):
-        for origin, what in (("tree", tree), ("sdist", source)):
-            out = folder / f"{name}-{origin}"
-            builder = _environment(folder / f"{name}-build-{origin}", python)
-            _run(
-                *(str(builder), "-m", "pip", "wheel", "--quiet", "--no-deps"),
-                *("--no-cache-dir", "--wheel-dir", str(out), str(what)),
-            )
-            [wheels[origin]] = out.glob("*.whl")
-            shutil.rmtree(tree / "build", ignore_errors=True)
-        require_equal(wheels["tree"], wheels["sdist"])
-        wheel = Path(shutil.copy(wheels["sdist"], DIST))
+def build_wheels(
+    source: Path, include: dict[str, Path], targets: list[Target], epoch: int
+) -> dict[Target, Path]:
+    """Build the wheels into `DIST`; return them."""
+
+    def build(target: Target) -> Path:
+        return wheels.build(source, target, include[target.python], epoch, DIST)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        built = dict(zip(targets, pool.map(build, targets), strict=True))
+    for wheel in built.values():
         _say_size(wheel)
-    with timer.step(f"{name}: library, from the wheel"):
-        library = _environment(folder / f"{name}-library", python)
-        _pip(library, str(wheel))
-        _smoke(library)
-    with timer.step(f"{name}: server, from the wheel"):
-        server = _environment(folder / f"{name}-server", python)
-        _pip(server, "--no-cache-dir", f"{wheel}[server]")
-        _smoke(server, "--server")
+    return built
 
 
 def require_equal(first: Path, second: Path) -> None:
-    """End the program unless two wheels have the same files with the same bytes."""
-    have = [contents(wheel) for wheel in (first, second)]
-    differing = sorted(
-        name
-        for name in have[0].keys() | have[1].keys()
-        if have[0].get(name) != have[1].get(name)
+    """End the program unless two packages have the same bytes."""
+    if first.read_bytes() != second.read_bytes():
+        sys.exit(f"two builds of {first.name} differ: the second one is {second}")
+
+
+# --- Tests -----------------------------------------------------------------------------
+
+
+def test_wheel(folder: Path, wheel: Path, python: Path) -> str:
+    """Install a wheel into an empty environment without a compiler, and test it."""
+    empty = environment(folder, python)
+    shown = ""
+    if "x86_64" in wheel.name:  # In an emulator it takes a minute.
+        install(empty, str(wheel))
+        shown = smoke(empty) + "\n"
+    install(empty, f"{wheel}[server]")
+    return shown + smoke(empty, "--server")
+
+
+def test_source(folder: Path, package: Path) -> str:
+    """Without a compiler, one line says what is missing; with it, a server starts."""
+    empty = environment(folder, Path(sys.executable))
+    words = (*_pip(empty), *_INSTALL, "--no-cache-dir", f"{package}[server]")
+    done = subprocess.run(
+        words,
+        env=without_programs(empty),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
-    if differing:
-        sys.exit(
-            f"the wheels of the tree and of the source package differ: {differing}"
-        )
+    lines = [line.strip() for line in done.stdout.splitlines() if "apt-get" in line]
+    if len(lines) != 1:
+        sys.exit(f"not one line about what is missing:\n{done.stdout}")
+    output(*words)
+    return f"  {lines[0]}\n{smoke(empty, '--server')}"
 
 
-def contents(wheel: Path) -> dict[str, str]:
-    """Return the names in a wheel with a checksum; of what is compiled, without it."""
-    with zipfile.ZipFile(wheel) as file:
-        return {
-            name: ""
-            if name.endswith(
-                (".so", "/RECORD")
-            )  # Has paths of the build; has checksums.
-            else hashlib.sha256(file.read(name)).hexdigest()
-            for name in file.namelist()
-        }
+def test_core(python: Path, tree: Path) -> str:
+    """Run unit tests of the core, as it is installed, in an emulator."""
+    pins = tree / "tests/requirements.txt"
+    install(python, f"--constraint={pins}", *CORE_NEEDS)
+    words = ("-q", "-p", "no:cacheprovider", "--override-ini=pythonpath=tests .")
+    return output(str(python), "-m", "pytest", *words, *CORE_TESTS, cwd=tree)
 
 
-# --- Programs --------------------------------------------------------------------------
-
-
-def _environment(folder: Path, python: str) -> Path:
-    """Create an empty environment; return its Python."""
-    _run(python, "-m", "venv", str(folder))
+def environment(folder: Path, python: Path) -> Path:
+    """Create an environment with nothing in it, not even pip; return its Python."""
+    output(str(python), "-m", "venv", "--without-pip", str(folder))
     return folder / "bin" / "python"
 
 
-def _pip(python: Path, *words: str) -> None:
-    _run(str(python), "-m", "pip", "install", "--quiet", *words)
+def install(python: Path, *packages: str) -> None:
+    """Install packages as on a machine that cannot build any."""
+    output(*_pip(python), *_INSTALL, "--only-binary=:all:", *packages)
 
 
-def _smoke(python: Path, *options: str) -> None:
-    _run(str(python), str(SMOKE), *options, cwd=python.parent)
+def _pip(python: Path) -> tuple[str, ...]:
+    return (str(wheels.tools()), "-m", "pip", "--python", str(python))
 
 
-def _run(*words: str, cwd: Path = ROOT) -> None:
-    done = subprocess.run(words, cwd=cwd, env=_clean(), check=False)
-    if done.returncode:
-        sys.exit(f"release: exit code {done.returncode}: {' '.join(words)}")
-
-
-def _output(*words: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(
-        words,
-        cwd=cwd or ROOT,
-        env=_clean(),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
+def installed(python: Path) -> set[str]:
+    """Return the names of all packages of an environment."""
+    shown = output(
+        *_pip(python), "list", "--disable-pip-version-check", "--format=json"
     )
-    return done.stdout.rstrip()
+    return {package["name"] for package in json.loads(shown)}
 
 
-def _clean() -> dict[str, str]:
-    """Return the environment without what makes Python or volcache find a checkout."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(_NOT_OURS)}
+def without_programs(python: Path) -> dict[str, str]:
+    """Return an environment in which no compiler is found, nor any other program."""
+    return wheels.clean() | {"PATH": str(python.parent)}
+
+
+def smoke(python: Path, *options: str) -> str:
+    """Run tools/smoke_test.py; return what it printed."""
+    return output(
+        *(str(python), str(SMOKE), *options),
+        cwd=python.parent,
+        environ=without_programs(python),
+    )
 
 
 def _say_size(path: Path) -> None:

