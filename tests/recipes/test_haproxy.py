@@ -28,6 +28,8 @@ class HAProxy(Daemon):
         self._program = fetched_program("haproxy")
         text = snippet("HAProxy", "haproxy").replace(FRONT, self.host)
         text = text.replace(INSTANCE, f"127.0.0.1:{servers[0].port}")
+        # A smaller limit than in the document.
+        text = text.replace(" gt 67108864", f" gt {1 << 20}")
         text = text.replace("127.0.0.1:1235", f"127.0.0.1:{servers[1].port}")
         self._file = folder / "haproxy.cfg"
         self._file.write_text(text)

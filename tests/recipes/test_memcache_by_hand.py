@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,10 +40,7 @@ def assert_values_survive(
 def test_gomemcache(tmp_path: Path) -> None:
     """In the version of the document."""
     need("go")
-    [line] = [
-        li for li in PAGE.read_text().splitlines() if li.startswith("| gomemcache")
-    ]
-    version = line.split("|")[2].strip(" `")
+    [version] = re.findall("gomemcache `(.+?)`", PAGE.read_text())
     shutil.copy(PROGRAMS / "memcache.go", tmp_path)
     run(["go", "mod", "init", "memcache"], tmp_path)
     run(["go", "get", f"{GO}@{version}"], tmp_path)

@@ -20,7 +20,7 @@ from support.fetched import fetched_program
 from support.memcache_ends import PYLIBMC, SECONDS, MemcacheInstance
 from support.nginx import Nginx
 from support.ports import pick_port
-from support.recipes import Daemon, Front, snippet
+from support.recipes import Daemon, snippet
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
@@ -86,16 +86,14 @@ class Twemproxy(Daemon):
 
     is_asked_to_end = False
 
-    def __init__(
-        self, folder: Path, instances: list[MemcacheInstance], number: int = 0
-    ) -> None:
-        """Write the configuration of this number."""
+    def __init__(self, folder: Path, instances: list[MemcacheInstance]) -> None:
+        """Write the configuration."""
         super().__init__()
         self._folder = folder / "twemproxy"
         self._folder.mkdir()
         self._program = fetched_program("nutcracker")
         self._stats = next(p for p in iter(pick_port, 0) if p != self.port)
-        text = placed(snippet("twemproxy", "yaml", number), instances)
+        text = placed(snippet("twemproxy", "yaml"), instances)
         text = text.replace("127.0.0.1:22121", self.host)
         (self._folder / "nutcracker.yml").write_text(text)
 
@@ -189,27 +187,6 @@ def test_libmemcached_chooses_the_same_instance_as_twemproxy(
         forget(instances)
         client.set_many(dict.fromkeys(KEYS, b"x"))
         assert direct.get_multi(KEYS) == dict.fromkeys(KEYS, b"x")
-
-
-def test_nginx_and_twemproxy_agree_if_both_count_modulo(
-    tmp_path: Path, instances: list[MemcacheInstance]
-) -> None:
-    """In the order of nginx's list, which need not be that of the addresses."""
-    instances = sorted(instances, key=lambda server: -server.memcache_port)
-    text = placed(snippet("twemproxy", "nginx"), instances)
-    with (
-        Front(tmp_path / "nginx", text) as front,
-        Twemproxy(tmp_path, instances, 1) as proxy,
-        closing(connect(proxy.port)) as client,
-    ):
-        put_all(f"http://{front.host}")
-        assert client.get_many(KEYS) == {key: key.encode() for key in KEYS}
-        which = holders(instances)
-        assert min(which.count(number) for number in range(3)) >= 40
-        client.set_many(dict.fromkeys(KEYS, b"over twemproxy"))
-        for key in KEYS[::20]:
-            answer = requests.get(f"http://{front.host}/{key}", timeout=SECONDS)
-            assert answer.content == b"over twemproxy"
 
 
 def test_pymemcache_follows_the_ring_of_nginx(

@@ -12,25 +12,22 @@ from support.recipes import VALUE_BYTES_MAX, WAYS, RunningCache, a_cache, snippe
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
-CLIENTS = ("volcache_client", "requests")  # As in the document.
 NAMES = ("cat.png", "dir/ä b%.png")
 
 
 class Application:
     """A program of the document; counts what it had to make."""
 
-    def __init__(self, cache: RunningCache, client: str, token: str = "") -> None:
+    def __init__(self, cache: RunningCache, token: str = "") -> None:
         """Load it, and do what the document says about tokens."""
         code: dict[str, Any] = {}
-        text = cache.placed(snippet("Thumbnails", "python", CLIENTS.index(client)))
-        if token and client == CLIENTS[0]:
+        text = cache.placed(snippet("Thumbnails", "python"))
+        if token:
             text = text.replace("on_error=", f'token="{token}", on_error=')
         exec(compile(text, "RECIPES.md", "exec"), code)  # noqa: S102 - Ours.
         self.made: list[str] = []
         self._thumbnail = code["thumbnail"]
-        self._session = code["cache" if client == CLIENTS[0] else "session"]
-        if token and client != CLIENTS[0]:
-            self._session.headers["Authorization"] = f"Bearer {token}"
+        self._client = code["cache"]
 
     def get(self, name: str, size: int = 1000) -> bytes:
         """Return a thumbnail."""
@@ -43,15 +40,14 @@ class Application:
 
     def close(self) -> None:
         """Close the connections."""
-        self._session.close()
+        self._client.close()
 
 
-@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("way", WAYS)
-def test_thumbnails_are_made_once(tmp_path: Path, way: str, client: str) -> None:
+def test_thumbnails_are_made_once(tmp_path: Path, way: str) -> None:
     """And kept for a day."""
     with a_cache(tmp_path, way) as cache:
-        application = Application(cache, client, "secret")
+        application = Application(cache, "secret")
         first = [application.get(name) for name in NAMES]
         assert application.made == list(NAMES)
         assert [application.get(name) for name in NAMES] == first
@@ -59,31 +55,28 @@ def test_thumbnails_are_made_once(tmp_path: Path, way: str, client: str) -> None
         token = {"Authorization": "Bearer secret"}
         url = f"{cache.server.url}/thumbs/cat.png"
         direct = requests.get(url, headers=token, timeout=5)
-        types = {"volcache_client": "application/octet-stream", "requests": "image/png"}
-        assert direct.headers["Content-Type"] == types[client]
+        assert direct.headers["Content-Type"] == "application/octet-stream"
         assert direct.headers["Cache-Control"] in {"max-age=86400", "max-age=86399"}
         application.close()
 
 
-@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("way", WAYS[:2])
 def test_a_thumbnail_above_the_limit_is_made_every_time(
-    tmp_path: Path, way: str, client: str
+    tmp_path: Path, way: str
 ) -> None:
     """The application works."""
     with a_cache(tmp_path, way) as cache:
-        application = Application(cache, client)
+        application = Application(cache)
         large = [application.get("large", VALUE_BYTES_MAX + 1) for _ in range(2)]
         assert large[0] == large[1]
         assert application.made == ["large", "large"]
         application.close()
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_without_the_cache_everything_is_made(tmp_path: Path, client: str) -> None:
+def test_without_the_cache_everything_is_made(tmp_path: Path) -> None:
     """The cache is killed."""
     with a_cache(tmp_path) as cache:
-        application = Application(cache, client)
+        application = Application(cache)
         first = application.get("cat.png")
         cache.server.kill()
         assert application.get("cat.png") == first

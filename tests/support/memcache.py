@@ -110,8 +110,8 @@ class MemcacheServer(ServerProcess):
         environment: Mapping[str, str] | None = None,
         has_http: bool = True,
     ) -> None:
-        """Start nothing yet; without HTTP, `port` is 0."""
-        given = dict(settings or {})
+        """Start nothing yet; without HTTP, `port` is 0. Values have up to 1 MiB."""
+        given = {"max_value_size": 1 << 20, **(settings or {})}
         given.setdefault("memcache_listen", f"127.0.0.1:{pick_port()}")
         environment = dict(environment or {})
         if not has_http:
