@@ -131,7 +131,8 @@ site: ## build the documents as a site, build/site/index.html: 1 minute, then 5 
 	@[ -e build/mkdocs ] || $(PYTHON) -m venv build/mkdocs
 	@build/mkdocs/bin/pip install --quiet --requirement docs/requirements.txt
 	@rm -rf build/pages && mkdir -p build/pages && cp -r --parents $(SITE) build/pages
-	@NO_MKDOCS_2_WARNING=1 build/mkdocs/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 build/mkdocs/bin/mkdocs build --strict --quiet \
+		--config-file docs/mkdocs.yml
 
 bench: ## measure volcache and its alternatives: 10 minutes (QUICK=1 ONLY=NAMES BASE=REVISION)
 	@tools/setup.sh bench
