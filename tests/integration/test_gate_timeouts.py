@@ -526,6 +526,39 @@ def test_bodies_wait_for_memory_in_their_order(tmp_path: Path) -> None:
         assert server.memory("VmHWM") - before < 3 * BODY_MEMORY
 
 
+def test_large_answers_wait_for_memory_too(tmp_path: Path) -> None:
+    """Of clients that do not read; what is small is answered."""
+    limits = {"max_value_size": 8 * MIB, "body_memory": 20 * MIB}
+    with (
+        ServerProcess(tmp_path / "data", settings=SETTINGS | limits) as server,
+        ExitStack() as opened,
+    ):
+        value = bytes(range(256)) * (8 * MIB // 256)
+        for path in ("/large", "/small"):
+            body = value if path == "/large" else b"small"
+            assert exchange(server.port, "PUT", path, body).status == 200
+        slow = []
+        for _ in range(3):
+            one = opened.enter_context(connect(server.port, buffer=4096))
+            one.sendall(b"GET /large HTTP/1.0\r\n\r\n")
+            slow.append(one)
+        wait_until(
+            lambda: connections_of(server)["waiting_bodies"] == 1, "the third to wait"
+        )
+        assert connections_of(server)["body_bytes"] > 16 * MIB
+        assert exchange(server.port, "GET", "/small").body == b"small"
+        assert exchange(server.port, "HEAD", "/large").status == 200
+        slow.pop(0).close()
+        wait_until(
+            lambda: connections_of(server)["waiting_bodies"] == 0, "room for the third"
+        )
+        for one in slow:
+            assert read_to_the_end(one).endswith(value)
+        wait_until(
+            lambda: connections_of(server)["body_bytes"] == 0, "the room to be free"
+        )
+
+
 def test_memory_of_bodies_that_broke_off_is_given_back(tmp_path: Path) -> None:
     """Of 300 MiB, no more than 64 MiB and a little are kept."""
     limits = {"body_memory": 400 * MIB}

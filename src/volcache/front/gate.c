@@ -108,7 +108,7 @@ struct connection {
     size_t head_length;     /* of the first request in `bytes`, while a thread reads for it */
     uint64_t body_left, body_taken;
     size_t collected;       /* bytes of a head and its body that have to arrive; 0: none */
-    uint64_t reserved;      /* for its body; while it waits for that: how much it needs */
+    uint64_t reserved;      /* for its request; while it waits for that: how much it needs */
     bool is_admitted;       /* `reserved` is counted in `body_bytes` */
     vc_chunks chunks;
     char *rest;
@@ -135,7 +135,7 @@ struct vc_gate {
     vc_gate_counts counts;
     vc_gate_stats stats;
     vc_job_owner owner;         /* of the jobs for the reader threads */
-    uint64_t body_bytes;        /* reserved for bodies */
+    uint64_t body_bytes;        /* reserved for bodies and large answers */
     uint64_t body_bytes_most;   /* since freed memory was given back */
     uint64_t told_full;         /* times that there were too many connections */
     int64_t told_full_ns;
@@ -1084,12 +1084,28 @@ static void admit(vc_gate *gate, connection *c, uint64_t bytes) {
     if (gate->body_bytes > gate->body_bytes_most) gate->body_bytes_most = gate->body_bytes;
 }
 
-/* Whether there is room for the body of a request; otherwise the connection waits for it. */
+/* The bytes that a request needs while bjoern answers it: those of its body, or of the record that
+ * is the answer, if it is too large for the gate. */
+static uint64_t room_for(vc_gate *gate, const vc_request *request) {
+    const vc_gate_config *config = &gate->config;
+    vc_lookup at;
+    if (request->is_chunked) return config->value_size;
+    if (request->content_length) return request->content_length;
+    if (request->method != VC_GET || !config->core || request->path.length > sizeof(gate->path))
+        return 0;
+    size_t length = vc_path_decode(request->path, gate->path);
+    if (length < 2 ||
+        !config->functions->peek(config->core, (const uint8_t *)gate->path + 1, length - 1, &at))
+        return 0;
+    config->functions->end_read(config->core);
+    if (at.size <= RECORD_BYTES) return 0;
+    return at.size < config->body_memory ? at.size : config->body_memory;
+}
+
+/* Whether there is room for a request that is passed; otherwise the connection waits for it. */
 static bool reserve_room(vc_gate *gate, connection *c, const vc_request *request) {
-    uint64_t bytes = request->is_chunked   ? gate->config.value_size
-                     : request->has_length ? request->content_length
-                                           : 0;
-    if (c->is_admitted || !bytes) return true;
+    uint64_t bytes = c->is_admitted ? 0 : room_for(gate, request);
+    if (!bytes) return true;
     if (!gate->lists[QUEUED].count && has_room(gate, bytes)) {
         admit(gate, c, bytes);
         return true;
@@ -1410,7 +1426,7 @@ static bool on_readable(void *context, int fd) {
     return receive_head(gate, c);
 }
 
-/* Go on with the requests for whose bodies there is room, in their order. */
+/* Go on with the requests for which there is room, in their order. */
 static void admit_waiting(vc_gate *gate) {
     connection *c;
     while ((c = gate->lists[QUEUED].first) && has_room(gate, c->reserved)) {
@@ -1542,7 +1558,7 @@ static void time_out(vc_gate *gate, connection *c, int64_t now_ns) {
         refuse(gate, c, 408, "the head of the request arrives too slowly; try again");
         return;
     case QUEUED:
-        refuse(gate, c, 503, "no memory is free for the body of the request; try again later");
+        refuse(gate, c, 503, "no memory is free for the request; try again later");
         resume_reading(gate, c);
         return;
     case BODY:

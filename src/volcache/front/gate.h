@@ -28,7 +28,8 @@
  *   - What a socket has no room for is sent when it has, by the loop.
  *   - Room for a whole body is reserved in `body_memory` before any of it is received, and is free
  *     again when bjoern has answered or the connection ends. So bodies that are half received do
- *     not wait for each other. Requests that find no room wait in their order.
+ *     not wait for each other. Requests that find no room wait in their order. The same is reserved
+ *     for a record above RECORD_BYTES that bjoern is to send.
  *
  * States of a connection, and what limits its time
  *   IDLE      no byte of a request has arrived        idle
@@ -95,7 +96,7 @@ typedef struct {
     vc_tokens may_read, may_write; /* requests without one of these, too */
     size_t key_size;            /* of the longest key, in bytes */
     uint64_t value_size;        /* of the longest body, in bytes */
-    uint64_t body_memory;       /* for all bodies, in bytes; at least `value_size` */
+    uint64_t body_memory;       /* for bodies and large answers; at least `value_size` */
     vc_readers *readers;
     unsigned connections;       /* at most */
     int64_t head_ns, idle_ns, transfer_ns;  /* 0: no limit */
