@@ -9,7 +9,7 @@ JOBS ?= $(shell echo $$(($(CORES) * 3 / 2)))
 # Seconds that a test may take before it fails with a traceback.
 TIMEOUT ?= 300
 
-LINT := lint-types lint-imports lint-code lint-format lint-native lint-budget
+LINT := lint-types lint-imports lint-code lint-format lint-native lint-budget lint-prose
 # Tests work in memory if there is room; those marked `disk` on the disk.
 MEMORY := /dev/shm
 HAS_ROOM := $(shell df -Pm $(MEMORY) 2>/dev/null | awk 'NR == 2 && $$4 > 2000')
@@ -158,6 +158,10 @@ lint-code:
 lint-budget:
 	@echo "== budgets of code lines"
 	@$(PYTHON) tools/budget.py
+
+lint-prose:
+	@echo "== words and sentences of the documents"
+	@$(PYTHON) tools/prose.py
 
 lint-imports:
 	@echo "== lint-imports"
