@@ -131,7 +131,8 @@ def release(
         require_equal(package, build_source(again, again, epoch))
         second = wheels.unpack(again / package.name, again / "source")
         headers = include[targets[0].python]
-        wheel = wheels.build(second, targets[0], headers, epoch, again)
+        cache = again / "cache"
+        wheel = wheels.build(second, targets[0], headers, epoch, again, cache)
         require_equal(built[targets[0]], wheel)
     timer.at_once(
         {

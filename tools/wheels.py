@@ -222,7 +222,14 @@ def unpack(package: Path, folder: Path) -> Path:
     return source
 
 
-def build(source: Path, target: Target, include: Path, epoch: int, out: Path) -> Path:
+def build(
+    source: Path,
+    target: Target,
+    include: Path,
+    epoch: int,
+    out: Path,
+    cache: Path = CACHE / "zig",
+) -> Path:
     """
     Build a wheel, and let auditwheel judge it.
 
@@ -232,6 +239,7 @@ def build(source: Path, target: Target, include: Path, epoch: int, out: Path) ->
         include: The headers of its Python.
         epoch: The date of all files in it.
         out: Gets the wheel.
+        cache: Of the compiler, for later builds.
 
     Returns:
         The wheel.
@@ -248,7 +256,7 @@ def build(source: Path, target: Target, include: Path, epoch: int, out: Path) ->
         output(
             *(str(tools()), "-c", _BUILD.format("wheel"), str(folder / "1")),
             cwd=tree,
-            environ=environ | _cross(folder, target),
+            environ=environ | _cross(folder, target, cache),
         )
         _tag(_only(folder / "1"), target, bill_of_materials(tree, epoch), environ)
         tool = tools().with_name("auditwheel")
@@ -304,22 +312,23 @@ def _write_settings(folder: Path, target: Target, include: Path) -> None:
         "EXT_SUFFIX": f".cpython-{target.tag[2:]}-{target.machine}-linux-gnu.so",
         "INCLUDEPY": str(include),
         "LDCXXSHARED": f"{compiler} -shared",
-        # Without Zig's own library, whose memcpy would replace that of the C library.
-        "LDSHARED": f"{compiler} -shared -O3 -rtlib=none",
+        # Without Zig's own library, whose memcpy would replace that of the C library, and
+        # without debug information of parts of the C library: it has the path of this tree.
+        "LDSHARED": f"{compiler} -shared -O3 -rtlib=none -Wl,--strip-debug",
         "SHLIB_SUFFIX": ".so",
     }
     text = f"build_time_vars = {settings!r}\n"
     (folder / f"{_SETTINGS}.py").write_text(text, encoding="utf-8")
 
 
-def _cross(folder: Path, target: Target) -> dict[str, str]:
+def _cross(folder: Path, target: Target, cache: Path) -> dict[str, str]:
     """Return the variables of the build for a target."""
     return {
         "PYTHONPATH": str(folder),
         "VOLCACHE_CFLAGS": f"-g0 -ffile-prefix-map={folder}=.",
         "VOLCACHE_LIBEV": "build/libev",
-        "ZIG_GLOBAL_CACHE_DIR": str(CACHE / "zig"),
-        "ZIG_LOCAL_CACHE_DIR": str(CACHE / "zig"),
+        "ZIG_GLOBAL_CACHE_DIR": str(cache),
+        "ZIG_LOCAL_CACHE_DIR": str(cache),
         "_PYTHON_HOST_PLATFORM": f"linux-{target.machine}",
         "_PYTHON_SYSCONFIGDATA_NAME": _SETTINGS,
     }
