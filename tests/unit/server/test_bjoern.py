@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import socket
@@ -87,6 +88,7 @@ def test_failed_loop_restores_signals() -> None:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         return [signal.getsignal(number) for number in numbers], mask, descriptors()
 
+    gc.collect()  # It may close what other tests have left open.
     before = state()
     with pytest.raises(ValueError, match="descriptor"):
         serve(listener, Mock())
