@@ -86,7 +86,7 @@ sanitize: ## the C code with sanitizers of memory and threads: 3 minutes (SECOND
 		tests/unit/store tests/golden tests/property/test_store_model.py \
 		tests/property/test_fuzz.py
 
-aarch64: ## the C code for 64-bit ARM in an emulator: 1 minute (SECONDS=10 SEED=1)
+aarch64: ## the C code for 64-bit ARM in an emulator: 2 minutes (SECONDS=10 SEED=1)
 	@tools/setup.sh aarch64
 	@tools/native_tests.sh aarch64 $(or $(SECONDS),10) $(or $(SEED),1)
 

@@ -271,7 +271,7 @@ static bool is_cold;
 static ssize_t test_pread_cached(void *context, int fd, void *buffer, size_t length,
                                  off_t offset) {
     errno = EAGAIN;
-    return is_cold ? -1 : vc_os_calls.pread_cached(context, fd, buffer, length, offset);
+    return is_cold ? -1 : vc_os_calls.pread(context, fd, buffer, length, offset);
 }
 
 /* What another key, a purge, a tombstone or the disk hides. */

@@ -122,7 +122,7 @@ static void make_bytes(uint8_t *out, uint32_t length, uint32_t key, uint32_t ver
 /* A type has no control byte. */
 static void make_type(uint8_t *to, uint32_t length, uint32_t key, uint32_t version) {
     make_bytes(to, length, key, version);
-    for (uint32_t i = 0; i < length; i++) to[i] |= 0x80;
+    for (uint32_t i = 0; i < length && i < TYPE_BYTES_MAX; i++) to[i] |= 0x80;
 }
 
 static size_t make_key(uint8_t out[KEY_BYTES_MAX], uint32_t key) {
