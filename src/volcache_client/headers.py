@@ -102,12 +102,12 @@ def checked_type(content_type: str) -> str:
     Return a content type.
 
     Raises:
-        InvalidArgumentError: It has other characters than those of ASCII.
+        InvalidArgumentError: It has characters that no header has.
     """
-    if content_type.isascii() and content_type.isprintable() and content_type.strip():
+    if re.fullmatch(r"[ -~\x80-\xff]+", content_type) and content_type.strip():
         return content_type
     raise InvalidArgumentError(
-        f"content_type={content_type!r}; allowed is printable ASCII"
+        f"content_type={content_type!r}; allowed is ISO 8859-1 without control characters"
     )
 
 

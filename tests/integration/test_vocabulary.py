@@ -190,12 +190,13 @@ def test_numbers_are_counted_as_by_memcached(cache: Any) -> None:
 
 
 def test_times_to_live_are_seconds_or_never(cache: Any) -> None:
-    """A touch changes them; numbers and conditions do not."""
-    cache.set("k", b"v", 0.5)
+    """A touch changes them, but not the type; numbers and conditions do not."""
+    cache.set("k", b"v", 0.5, content_type="text/é")
     cache.set("never", b"v", math.inf)
     assert (cache.stat("never").ttl or math.inf) >= NEVER[0]
     assert cache.touch("k", 100) is True
     assert 90 < cache.stat("k").ttl <= 100
+    assert cache.stat("k").content_type == "text/é"
     assert cache.touch("k", math.inf) is True
     assert (cache.stat("k").ttl or math.inf) >= NEVER[0]
     assert cache.touch("none", 5) is False

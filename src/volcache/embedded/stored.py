@@ -90,7 +90,7 @@ class StoredValues(Generic[V]):
         self._codec = codec
         self._is_plain = is_plain  # values are bytes
         # Without a type, the service finds it by the suffix of the key.
-        self._type = b"" if is_plain else codec.content_type.encode()
+        self._type = "" if is_plain else codec.content_type
         self._flights = Flights[bytes]()
         self._renewals = Renewals(time.monotonic, _RENEWAL_PAUSE)
         self._hits = self._misses = 0
@@ -163,15 +163,15 @@ class StoredValues(Generic[V]):
                 return None
             return self._put(name, data, ttl, content_type).etag
 
-    def _put(
-        self, name: bytes, data: bytes, ttl: float, content_type: Text = None
-    ) -> Record:
-        kind = checked_type(content_type).encode() if content_type else self._type
+    def _put(self, name: bytes, data: bytes, ttl: float, kind: Text = None) -> Record:
+        content_type = (checked_type(kind) if kind else self._type).encode("latin-1")
 
         def put(store: Store) -> Record:
             # Without a call for what does not expire.
             expires_ms = 0 if ttl == math.inf else expiry_of(store, ttl)
-            return store.put(name, data, content_type=kind, expires_ms=expires_ms)
+            return store.put(
+                name, data, content_type=content_type, expires_ms=expires_ms
+            )
 
         return self._session.change(put)
 

@@ -126,7 +126,7 @@ def totals(rows: Sequence[Watched]) -> list[str]:
     figures = _total(rows)
     ratio, p99 = figures.hit_ratio, figures.p99_seconds
     parts = [
-        f"{compact(figures.keys)} keys",
+        f"{compact(figures.keys)} key{'' if figures.keys == 1 else 's'}",
         f"{size(figures.live_bytes)} live of {size(figures.capacity_bytes)}",
         f"{compact(figures.get_rate)} GET/s",
         f"{compact(figures.put_rate)} PUT/s",
