@@ -421,10 +421,11 @@ class KeptPurges:
         purges = self.needed().plus(purge)
         if len(purges) > PURGES_MAX:
             raise TooManyPurgesError(limit=PURGES_MAX)
-        file = next_file(rings.manifest.store_id, rings.manifest.purges, purges)
         with rings.refusals_counted("record a purge"):
             if META in rings.uncertain:
                 rings.write_manifest()
+            # Not before: META.txt may name no file now.
+            file = next_file(rings.manifest.store_id, rings.manifest.purges, purges)
             rings.uncertain.add(PURGE)
             rings.directory.replace(PURGE, encode_purges(file))
             rings.write_manifest(purges=file.listed)

@@ -251,6 +251,23 @@ def test_a_purge_without_its_answer_is_needed_longer() -> None:
     assert (seq, others) == (3, [])
 
 
+def test_a_kill_in_a_purge_after_a_refused_rotation_is_no_damage() -> None:
+    """META.txt is written first; it may no longer name the file of an earlier purge."""
+    fs = SimulatedFileSystem()
+    store = open_simulated(fs, is_sparse=True)
+    store.purge(b"a/")
+    while store.stats.rotations < 3:
+        store.put(b"other", bytes(1500))
+    fs.capacity, fs.failing["rename"] = fs.used, errno.EIO
+    with pytest.raises(StoreIOError, match="disk refused to start a volume"):
+        store.put(b"other", bytes(1500))
+    assert store.stats.given_up_volumes == 1
+    fs.capacity = 1 << 50
+    fs.failing.clear()
+    fs.watch = lambda *_: open_simulated(fs.after_kill()).close()
+    store.purge(b"b/")
+
+
 def decoded(fs: SimulatedFileSystem) -> PurgeList:
     """Return what PURGE.txt has."""
     file = decode_purges(bytes(fs.file(f"{MOUNT_POINT}/PURGE.txt").data))
