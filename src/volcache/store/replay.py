@@ -217,7 +217,7 @@ class Replay:
         is_scanned = self._recovery.scanned > scanned
         if found.last_offset and not is_scanned and listed.is_open:
             # META.txt is not older than the records of the others.
-            self._see_time_of(volume, found.last_offset)
+            self._see_times_of(volume, end, found.last_offset)
         volume.resume(end, found)
         if listed.state == "synced":
             volume.synced_end = volume.end
@@ -409,8 +409,21 @@ class Replay:
         other = self._indexed_header(header.key)
         return other is not None and header.is_copy_of(other)
 
-    def _see_time_of(self, volume: Volume, offset: int) -> None:
-        """Read when the last indexed record was stored; nothing if it is damaged."""
-        header = self._header_at(volume, offset)
+    def _see_times_of(self, volume: Volume, end: int, last: int) -> None:
+        """
+        Read when the indexed records were stored that are newer than LOCK.
+
+        A touch and a copy keep the time of their record, so the last one need not be the
+        latest. Behind damage only the last one is read.
+        """
+        fs, salts = self._directory.fs, self._listed[volume.seq].salts
+        known = [line.end for line in self._directory.progress if line.salt in salts]
+        at = max(known, default=VOLUME_HEADER_BYTES)
+        records = Records(fs, volume.fd, volume.id, at, end)
+        for salt, limit in VolumeReader(fs, volume).salts_from(at):
+            passed = records.run(None, volume.seq, salt, at, limit)
+            self.latest_us = max(self.latest_us, passed.latest_us)
+            at = passed.end
+        header = self._header_at(volume, last)
         if header is not None:
             self.latest_us = max(self.latest_us, header.stored_us)

@@ -81,22 +81,25 @@ def test_value_that_was_seen_expired_does_not_return(
         ("close", ["LOCK"]),
         ("put kill", ["LOCK"]),
         ("put sync kill", ["LOCK"]),
+        ("put touch sync kill", ["LOCK"]),
         ("flush close", ["META.txt", "LOCK"]),
     ],
 )
 def test_time_is_seen_without_lock(tmp_path: Path, steps: str, lost: list[str]) -> None:
     """
-    Of a stop, it is in META.txt; of a killed process, it is that of the last record.
+    Of a stop, it is in META.txt; of a killed process, it is that of the last record
+    that is no copy: a touch keeps the time.
 
     Whether the record is found by a scan or in the index file. Without META.txt, it is
     that of the volume that was started last.
     """
     clock = FakeClock()
     store = open_store(tmp_path, clock=clock)
-    store.put(b"first", b"value")
+    first = store.put(b"first", b"value")
     clock.advance(60)
     calls: dict[str, Callable[[], object]] = {
         "put": lambda: store.put(b"last", b"value"),
+        "touch": lambda: store.touch(b"first", first, 0),
         "sync": store.sync,
         "flush": store.flush,
         "close": store.close,

@@ -97,7 +97,7 @@ bool vc_walk_run(vc_walk *walk, vc_core *core, uint32_t slot, uint64_t salt, uin
             change.fingerprint =
                 vc_index_fingerprint(core->index, record.key, record.key_length);
         if (core && !may_set(core, &change, record.size, is_compared)) return true;
-        if (!walk->writer && !pass_line(walk, &record)) return true;
+        if (!walk->writer && walk->lines && !pass_line(walk, &record)) return true;
         if (walk->writer &&
             !vc_writer_add_entry(walk->writer, record.key, record.key_length,
                                  is_value ? record.offset : 0, is_value ? record.size : 0))

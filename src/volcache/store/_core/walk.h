@@ -10,8 +10,8 @@ typedef struct {
     vc_ahead *ahead;        /* of the data file */
     uint16_t volume;
     uint64_t length;        /* nothing behind is read */
-    vc_writer *writer;      /* gets the entries; NULL: they are compared with `lines` */
-    const uint8_t *lines;   /* of whole blocks that `vc_lines_read` has checked */
+    vc_writer *writer;      /* gets the entries */
+    const uint8_t *lines;   /* otherwise compared with them: of blocks that are checked; or NULL */
     size_t lines_length;
     size_t at;              /* the next line begins here */
     vc_writer expected;     /* of which only the lines are used: the one of a record */
