@@ -592,6 +592,8 @@ class RingRun:
             self.note_synced(is_stop=True)
             self.fs = before.after_kill()
         elif way == "kill":
+            for key in filter(self.is_copied, self.keys):  # Until the next sync.
+                self.since.setdefault(key, []).append(self.last[key])
             self.fs = before.after_kill()
         elif way == "die":
             self.fs = self.die()
