@@ -1,15 +1,11 @@
 /* CRC-32C by folding, by the instruction, by tables and bit by bit: all agree. */
 #include "crc32c.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "check.h"
 
 #define LENGTH_MAX 4200         /* all lengths up to this one */
 #define LARGE_MAX 65536
 #define LARGE_RUNS 3000
-
-static unsigned long long checks;
 
 static uint32_t bit_by_bit(uint32_t crc, const uint8_t *data, size_t length)
 {
@@ -22,28 +18,9 @@ static uint32_t bit_by_bit(uint32_t crc, const uint8_t *data, size_t length)
     return ~crc;
 }
 
-static void expect(const char *what, size_t length, uint32_t found, uint32_t expected)
-{
-    checks++;
-    if (found == expected)
-        return;
-    fprintf(stderr, "%s, %zu bytes: %08x, not %08x\n", what, length, found, expected);
-    exit(1);
-}
-
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t x = *state += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 static uint8_t *random_bytes(uint64_t *state, size_t length)
 {
-    uint8_t *data = malloc(length ? length : 1);
-    if (!data)
-        abort();
+    uint8_t *data = allocated(length);
     for (size_t i = 0; i < length; i++)
         data[i] = (uint8_t)next_random(state);
     return data;
@@ -60,8 +37,14 @@ static const struct {
 
 static void expect_of_all(uint32_t start, const uint8_t *data, size_t length, uint32_t expected)
 {
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        expect(ways[i].name, length, ways[i].crc(start, data, length), expected);
+    for (size_t i = 0; i < COUNT(ways); i++) {
+        uint32_t found = ways[i].crc(start, data, length);
+        if (found == expected)
+            continue;
+        fprintf(stderr, "%s, %zu bytes: %08x, not %08x\n", ways[i].name, length, found,
+                expected);
+        exit(1);
+    }
 }
 
 static void check_vectors(void)
@@ -75,7 +58,7 @@ static void check_vectors(void)
         {"123456789", 9, 0xe3069283},
         {"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 32, 0x8a9136aa},
     };
-    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
+    for (size_t i = 0; i < COUNT(vectors); i++) {
         const char *data = vectors[i].data;
         expect_of_all(0, (const uint8_t *)data, vectors[i].length, vectors[i].crc);
     }
@@ -88,9 +71,7 @@ static void check_small(uint64_t *state)
     for (size_t alignment = 0; alignment < 16; alignment++) {
         uint32_t start = (uint32_t)next_random(state), expected = start;
         for (size_t length = 0; length <= LENGTH_MAX; length++) {
-            uint8_t *memory = malloc(alignment + length + 1);
-            if (!memory)
-                abort();
+            uint8_t *memory = allocated(alignment + length + 1);
             uint8_t *data = memory + alignment + 1;
             memcpy(data, bytes, length);
             expect_of_all(start, data, length, expected);
@@ -106,7 +87,7 @@ static void check_large(uint64_t *state)
 {
     static const size_t parts[] = {8, 256, 768, 1024, 3072, 4096, 12288, 24576};
     for (int run = 0; run < LARGE_RUNS; run++) {
-        size_t part = parts[next_random(state) % (sizeof parts / sizeof *parts)];
+        size_t part = parts[next_random(state) % COUNT(parts)];
         size_t length = (1 + next_random(state) % (LARGE_MAX / part)) * part;
         length += next_random(state) % 17;
         length -= next_random(state) % 8;
@@ -129,6 +110,5 @@ int main(int count, char **arguments)
     check_vectors();
     check_small(&state);
     check_large(&state);
-    printf("crc32c: %llu checks\n", checks);
     return 0;
 }

@@ -2,7 +2,6 @@
  *
  *     gate_fuzz FILE...             read files
  *     gate_fuzz -r SECONDS SEED     random streams
- *     gate_fuzz -n COUNT SEED       as many of them
  *
  * A stream is what some clients send at a time: several requests each, without waiting for the
  * answers, cut into pieces anywhere. The order of all that happens is random. Checked are:
@@ -15,8 +14,8 @@
  *   - Whatever fails, connections end, and all memory is given back.
  *   - A connection is ended for its time or for room only if it has to be.
  *
- * gate.c and readers.c are included, not linked: the test has its own clock, lets malloc fail, and looks at
- * the lists of connections. The core is a real one, whose volume is in memory. The reader
+ * gate.c and readers.c are included, not linked: the test has its own clock, lets malloc fail,
+ * and looks at the lists of connections. The core is a real one, whose volume is in memory. The reader
  * thread of the gate runs only while the test waits for it: a stream depends on nothing but its
  * seed.
  *
@@ -25,6 +24,10 @@
  * in place of random numbers. With -DVC_FUZZER it is a target of libFuzzer. Any failed check
  * aborts. */
 #define _GNU_SOURCE
+static void show(void);
+#define SHOW_MORE show
+#include "fuzz.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/magic.h>
@@ -33,11 +36,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/vfs.h>
-#include <time.h>
 
 static int test_clock_gettime(clockid_t clock, struct timespec *now);
 static int test_fstatfs(int fd, struct statfs *about);
@@ -62,17 +61,6 @@ static void test_free(void *memory);
 #undef free
 
 static uint64_t streams;
-static void show(void);
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s; stream %" PRIu64 "\n", __LINE__, #condition, \
-                    streams); \
-            show(); \
-            abort(); \
-        } \
-    } while (0)
 
 enum {
     CLIENTS = 6,
@@ -90,7 +78,6 @@ enum {
     STREAMS_PER_GATE = 100000,
     INDEX = 78,                 /* the descriptor of an index file */
 };
-#define COUNT(array) (sizeof(array) / sizeof *(array))
 
 /* --- Random numbers, or the bytes of a file ----------------------------------------- */
 
@@ -165,28 +152,7 @@ static int test_clock_gettime(clockid_t id, struct timespec *now) {
     return 0;
 }
 
-/* --- Bytes that become more --------------------------------------------------------- */
-
-typedef struct {
-    char *at;
-    size_t length, room;
-} growing;
-
-static char *reserve(growing *to, size_t more) {
-    if (to->length + more > to->room) {
-        to->room = 2 * (to->length + more);
-        to->at = realloc(to->at, to->room);
-        if (!to->at) abort();
-    }
-    return to->at + to->length;
-}
-
-static void add_bytes(growing *to, const void *data, size_t length) {
-    if (length) memcpy(reserve(to, length), data, length);
-    to->length += length;
-}
-
-static void append_text(growing *to, const char *text) { add_bytes(to, text, strlen(text)); }
+/* --- Numbers in text --------------------------------------------------------------- */
 
 static void append_number(growing *to, uint64_t number) {
     to->length = (size_t)(vc_put_number(reserve(to, 20), number) - to->at);
@@ -298,8 +264,10 @@ static void show_bytes(const char *mark, const growing *from) {
 
 /* Print what the clients of this stream have sent and got. */
 static void show(void) {
-    fprintf(stderr, "cold %d damaging %d unsupported %d time %d failures %d raw %d\n", is_cold,
-            is_damaging, is_unsupported, has_time, has_failures, is_raw);
+    fprintf(stderr,
+            "stream %" PRIu64 ": cold %d damaging %d unsupported %d time %d failures %d"
+            " raw %d\n",
+            streams, is_cold, is_damaging, is_unsupported, has_time, has_failures, is_raw);
     for (unsigned i = 0; i < client_count; i++) {
         const client *c = &clients[i];
         fprintf(stderr,
@@ -813,11 +781,11 @@ static void answer_by_bjoern(client *c) {
     size_t filler = filler_length(m->hash), name = m->text.length + 1;
     for (uint64_t rest = m->hash; rest || name == m->text.length + 1; rest >>= 4) name++;
     to->length = m->answer_at = 0;
-    append_text(to, "HTTP/1.1 200 OK\r\nX-Request: ");
+    add_text(to, "HTTP/1.1 200 OK\r\nX-Request: ");
     append_name(to, m->text.at, m->text.length, m->hash);
-    append_text(to, "\r\nContent-Length: ");
+    add_text(to, "\r\nContent-Length: ");
     append_number(to, name + filler);
-    append_text(to, m->closes ? "\r\nConnection: close\r\n\r\n" : "\r\n\r\n");
+    add_text(to, m->closes ? "\r\nConnection: close\r\n\r\n" : "\r\n\r\n");
     if (!m->is_head) {
         append_name(to, m->text.at, m->text.length, m->hash);
         add_bytes(to, pool, filler);
@@ -1287,36 +1255,36 @@ static void add_body(client *c, wanted *w, bool is_chunked) {
     if (is_busy && one_of(4)) length = pick(VALUE_SIZE);
     const char *body = pool + pick(POOL_BYTES - VALUE_SIZE);
     if (one_of(8)) {
-        append_text(to, "Expect: 100-continue\r\n");
+        add_text(to, "Expect: 100-continue\r\n");
         w->may_continue = true;
     }
     if (is_chunked || (length && w->kind != STORED)) w->kind = PASSED;
     if (!is_chunked) {
         w->body = body;
         w->body_length = length;
-        append_text(to, one_of(4) ? "content-length:00" : "Content-Length: ");
+        add_text(to, one_of(4) ? "content-length:00" : "Content-Length: ");
         append_number(to, length);
-        append_text(to, one_of(4) ? "  \r\n\r\n" : "\r\n\r\n");
+        add_text(to, one_of(4) ? "  \r\n\r\n" : "\r\n\r\n");
         add_bytes(to, body, length);
         add_to_hash(&w->hash, body, length);
         return;
     }
-    append_text(to, one_of(2) ? "Transfer-Encoding: chunked\r\n\r\n"
+    add_text(to, one_of(2) ? "Transfer-Encoding: chunked\r\n\r\n"
                               : "transfer-encoding:\tCHUNKED\r\n\r\n");
     add_to_hash(&w->hash, body, length);
     while (length) {
         size_t some = one_of(3) ? length : 1 + pick((uint32_t)length);
-        if (one_of(4)) append_text(to, "000");
+        if (one_of(4)) add_text(to, "000");
         append_hex(to, some, one_of(2));
-        append_text(to, one_of(4) ? ";a=\"b\"\r\n" : "\r\n");
+        add_text(to, one_of(4) ? ";a=\"b\"\r\n" : "\r\n");
         add_bytes(to, body, some);
-        append_text(to, "\r\n");
+        add_text(to, "\r\n");
         body += some;
         length -= some;
     }
-    append_text(to, one_of(4) ? "0000;x\r\n" : "0\r\n");
-    if (one_of(4)) append_text(to, "Trailer: a\r\nContent-Length: 3\r\n");
-    append_text(to, "\r\n");
+    add_text(to, one_of(4) ? "0000;x\r\n" : "0\r\n");
+    if (one_of(4)) add_text(to, "Trailer: a\r\nContent-Length: 3\r\n");
+    add_text(to, "\r\n");
 }
 
 /* Returns false if the gate leaves a PUT with these fields to bjoern. */
@@ -1325,7 +1293,7 @@ static bool add_fields(client *c) {
     for (uint32_t left = one_of(2) ? 0 : pick(4); left; left--) {
         const char *line = HARMLESS[pick(COUNT(HARMLESS))];
         types_added += !strncmp(line, "Content-Type", 12);
-        append_text(&c->sent, line);
+        add_text(&c->sent, line);
     }
     return types_added < 2;
 }
@@ -1370,15 +1338,15 @@ static void add_condition(client *c, wanted *w) {
         else
             snprintf(text, sizeof text, "If-None-Match: %s\"%s\"\r\n", one_of(2) ? "W/" : "",
                      to->tag);
-        append_text(&c->sent, text);
+        add_text(&c->sent, text);
         if (w->kind == VALUE) w->kind = UNCHANGED;
         /* Before the end of the second in which it was stored, Python compares the date. */
         if (dice) w->may_pass = true;
     } else if (dice == 2) {
-        append_text(&c->sent, FALSE_CONDITIONS[pick(COUNT(FALSE_CONDITIONS))]);
+        add_text(&c->sent, FALSE_CONDITIONS[pick(COUNT(FALSE_CONDITIONS))]);
         if (to && !w->is_head && !to->is_plain) w->kind = PASSED;
     } else {
-        append_text(&c->sent, ODD_CONDITIONS[pick(COUNT(ODD_CONDITIONS))]);
+        add_text(&c->sent, ODD_CONDITIONS[pick(COUNT(ODD_CONDITIONS))]);
         if (w->kind != ABSENT) w->kind = PASSED;
     }
 }
@@ -1417,38 +1385,38 @@ static bool add_valid(client *c) {
     if (is_special || is_foreign(target)) w->kind = PASSED;
     w->hash = 0xcbf29ce484222325u;
     w->is_head = !strcmp(method, "HEAD");
-    if (one_of(16)) append_text(to, one_of(2) ? "\r\n" : "\r\n\r\n\r\n");
+    if (one_of(16)) add_text(to, one_of(2) ? "\r\n" : "\r\n\r\n\r\n");
     size_t line = to->length;
-    append_text(to, method);
-    append_text(to, " ");
+    add_text(to, method);
+    add_text(to, " ");
     w->text = c->texts.length;
     add_bytes(&c->texts, to->at + line, to->length - line);
-    if (one_of(16)) append_text(to, one_of(2) ? "http://b:80" : "HTTP://a");
+    if (one_of(16)) add_text(to, one_of(2) ? "http://b:80" : "HTTP://a");
     bool is_star = target[0] == '/' && !target[1] && !strcmp(method, "OPTIONS") &&
                    to->at[to->length - 1] == ' ' && one_of(2);
     if (is_star) target = "*";
-    append_text(to, target);
-    append_text(&c->texts, target);
-    append_text(to, is_old ? " HTTP/1.0\r\n" : " HTTP/1.1\r\n");
+    add_text(to, target);
+    add_text(&c->texts, target);
+    add_text(to, is_old ? " HTTP/1.0\r\n" : " HTTP/1.1\r\n");
     if (!add_fields(c) && w->kind == STORED) w->kind = PASSED;
-    append_text(to, one_of(8) ? "hOsT:\tb.example:81\r\n" : "Host: a\r\n");
-    if (is_special) append_text(to, DECIDED_BY_PYTHON[pick(COUNT(DECIDED_BY_PYTHON))]);
+    add_text(to, one_of(8) ? "hOsT:\tb.example:81\r\n" : "Host: a\r\n");
+    if (is_special) add_text(to, DECIDED_BY_PYTHON[pick(COUNT(DECIDED_BY_PYTHON))]);
     if (has_condition && (is_get || w->is_head)) {
         add_condition(c, w);
     } else if (has_condition) {
-        append_text(to, FALSE_CONDITIONS[0]);
+        add_text(to, FALSE_CONDITIONS[0]);
         w->kind = PASSED;
     }
     w->closes = is_old;
     if (is_old && one_of(2)) {
-        append_text(to, "Connection: Keep-Alive\r\n");
+        add_text(to, "Connection: Keep-Alive\r\n");
         w->closes = false;
     } else if (one_of(16)) {
-        append_text(to, one_of(2) ? "Connection: close\r\n" : "connection: x , CLOSE\r\n");
+        add_text(to, one_of(2) ? "Connection: close\r\n" : "connection: x , CLOSE\r\n");
         w->closes = true;
     }
     if (has_body) add_body(c, w, !is_old && one_of(2));
-    else append_text(to, "\r\n");
+    else add_text(to, "\r\n");
     add_bytes(&c->texts, " ", 1);
     append_hex(&c->texts, w->hash, false);
     w->text_length = c->texts.length - w->text;
@@ -1467,24 +1435,24 @@ static void add_refused(client *c) {
     if (from->text) {
         w->is_head = from->text[0] == 'H';
         /* Some have a NUL or end with one that is not sent. */
-        append_text(&c->sent, from->text);
+        add_text(&c->sent, from->text);
     } else if (from == &REFUSALS[COUNT(REFUSALS) - 1]) {
-        append_text(&c->sent, "GET / HTTP/1.1\r\nHost: a\r\n");
-        for (int i = 0; i < VC_FIELDS; i++) append_text(&c->sent, "A: b\r\n");
-        append_text(&c->sent, "\r\n");
+        add_text(&c->sent, "GET / HTTP/1.1\r\nHost: a\r\n");
+        for (int i = 0; i < VC_FIELDS; i++) add_text(&c->sent, "A: b\r\n");
+        add_text(&c->sent, "\r\n");
     } else if (one_of(8)) {
-        append_text(&c->sent, "GET / HTTP/1.1\r\nHost: a\r\nA: ");
+        add_text(&c->sent, "GET / HTTP/1.1\r\nHost: a\r\nA: ");
         memset(reserve(&c->sent, VC_HEAD_BYTES), 'x', VC_HEAD_BYTES);
         c->sent.length += VC_HEAD_BYTES;
     } else {
-        append_text(&c->sent, "GET / HTTP/0.9\r\n\r\n");
+        add_text(&c->sent, "GET / HTTP/0.9\r\n\r\n");
         w->status = 505;
     }
     w->end = c->sent.length;
 }
 
 /* Change some bytes of what was written from `start` on; what is answered is not known. */
-static void mutate(client *c, size_t start) {
+static void change_bytes(client *c, size_t start) {
     static const char *const WORDS[] = {
         "\r\n", "\n", "\r", " ", ":", ",", "\r\n\r\n", "0", "0\r\n\r\n", "5", "Host: a\r\n",
         "Content-Length: 3\r\n", "Transfer-Encoding: chunked\r\n", "GET / HTTP/1.1\r\n", "\xff",
@@ -1495,15 +1463,11 @@ static void mutate(client *c, size_t start) {
         const char *word = WORDS[pick(COUNT(WORDS))];
         size_t length = strlen(word), at = start + pick((uint32_t)(to->length - start + 1));
         size_t removed = pick(3) ? 0 : pick(8);
-        if (removed > to->length - at) removed = to->length - at;
         if (one_of(3) && at < to->length) {
             to->at[at] ^= (char)(1 << pick(8));
             continue;
         }
-        reserve(to, length);
-        memmove(to->at + at + length, to->at + at + removed, to->length - at - removed);
-        memcpy(to->at + at, word, length);
-        to->length += length - removed;
+        replace_bytes(to, at, removed, word, length);
     }
 }
 
@@ -1519,7 +1483,7 @@ static void add_requests(client *c) {
         /* The beginning of a request. */
         wanted *w = want(c);
         w->kind = ANYTHING;
-        append_text(&c->sent, PUT_LINE "Content-Length: 50\r\n\r\nabcdefghij");
+        add_text(&c->sent, PUT_LINE "Content-Length: 50\r\n\r\nabcdefghij");
         c->sent.length -= pick(50);
         w->end = c->sent.length;
     } else if (is_going && one_of(16)) {
@@ -1527,7 +1491,7 @@ static void add_requests(client *c) {
         add_valid(c);
         wanted *w = &c->wanted[c->wanted_count - 1];
         w->kind = ANYTHING;
-        mutate(c, start);
+        change_bytes(c, start);
         w->end = c->sent.length;
     }
     if (!is_going && one_of(4))
@@ -1975,8 +1939,6 @@ static void prepare(void) {
     start_gate();
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
     prepare();
     random_state = 1;
@@ -2010,7 +1972,7 @@ static void run_random_raw(void) {
     client_count = 1;
     start_client(c, 3);
     add_requests(c);
-    if (c->sent.length && one_of(2)) mutate(c, pick((uint32_t)c->sent.length));
+    if (c->sent.length && one_of(2)) change_bytes(c, pick((uint32_t)c->sent.length));
     data.length = 0;
     add_bytes(&data, c->sent.at, c->sent.length);
     run_raw(data.at, data.length);
@@ -2033,18 +1995,11 @@ static void free_all(void) {
     free(volume);
 }
 
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
-/* Run `most` streams, or as many as the time allows. */
-static void run_random(double seconds, uint64_t most, uint64_t seed) {
+static void run_random(double seconds, uint64_t seed) {
     double start = seconds_now(), took = 0;
     uint64_t count_of = 0;
     prepare();
-    while (took < seconds && count_of < most) {
+    while (took < seconds) {
         random_state = seed * 1000000007 + count_of++ * 0x632be59bd9b4e019;
         if (one_of(32)) run_random_raw();
         else run_stream();
@@ -2062,32 +2017,5 @@ static void run_random(double seconds, uint64_t most, uint64_t seed) {
     printf("answers: %" PRIu64 " by the gate, %" PRIu64 " by bjoern, %" PRIu64
            " refused; %" PRIu64 " cold reads; %" PRIu64 " timed out, %" PRIu64 " for room\n",
            by_gate, by_bjoern, by_refusal, cold_reads, timed_out, for_room);
-}
-
-static int run_file(const char *path) {
-    FILE *file = fopen(path, "rb");
-    if (!file) {
-        perror(path);
-        return 1;
-    }
-    static uint8_t data[1 << 20];
-    size_t length = fread(data, 1, sizeof data, file);
-    fclose(file);
-    LLVMFuzzerTestOneInput(data, length);
-    return 0;
-}
-
-int main(int argument_count, char **arguments) {
-    int failed = 0;
-    if (argument_count == 4 && arguments[1][0] == '-') {
-        uint64_t seed = strtoull(arguments[3], NULL, 10);
-        bool is_count = !strcmp(arguments[1], "-n");
-        run_random(is_count ? 1e12 : atof(arguments[2]),
-                   is_count ? strtoull(arguments[2], NULL, 10) : UINT64_MAX, seed);
-        return 0;
-    }
-    for (int i = 1; i < argument_count; i++) failed |= run_file(arguments[i]);
-    if (core) free_all();
-    return failed;
 }
 #endif

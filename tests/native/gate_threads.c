@@ -13,23 +13,13 @@
  * reclaimed. Answers come in the order of the requests. Any failed check aborts. */
 #define _GNU_SOURCE
 #include "gate.h"
-#include "check.h"
+#include "versions.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 enum {
     CLIENTS = 6,                /* threads */
@@ -37,159 +27,41 @@ enum {
     CONNECTIONS = 16,           /* that the gate accepts: not all of them */
     PORTS = 1024,
     READERS = 4,
-    VOLUMES = 4,
-    KEYS = 200,
-    VOLUME_BYTES = 256 << 10,
     VALUE_BYTES_MAX = 20000,
     ANSWER_BYTES_MAX = VALUE_BYTES_MAX + 3000,
     REQUESTS = 6,               /* sent at a time, at most */
     PATIENCE_MS = 200000,
 };
 
-/* What the loop has finished for a key: version, and the turn of the volume it is in. */
-#define NOTE(version, turn) ((uint64_t)(version) << 32 | (turn))
-#define VERSION_OF(note) ((uint32_t)((note) >> 32))
-#define TURN_OF(note) ((uint32_t)(note))
-
-static vc_core *core;
 static vc_clock store_clock;
 static vc_gate *gate;
 static vc_readers *readers;
 static const vc_hooks *hooks;
-static int descriptors[VOLUMES], wakeup, arrivals[2];
-static _Atomic uint32_t begun[KEYS];    /* the version of which the writing has begun */
-static _Atomic uint64_t finished[KEYS]; /* a NOTE; 0: never written */
-static _Atomic uint32_t oldest_turn;    /* earlier ones are reclaimed, or being so */
+static int wakeup, arrivals[2];
 static atomic_int clients_left;
-static uint64_t stored, deletions, rotations, passed_on, cold;
-
-static uint64_t mixed(uint64_t x) {
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static uint64_t next_random(uint64_t *state) {
-    return mixed(*state += 0x9e3779b97f4a7c15u);
-}
-
-/* --- What a version of a key is; version 0 is that before the first ----------------- */
-
-static uint64_t nature(uint32_t key, uint32_t version) {
-    return mixed((uint64_t)key << 32 | version);
-}
-
-static bool is_deletion(uint32_t key, uint32_t version) {
-    return version == 0 || nature(key, version) % 7 == 0;
-}
+static uint64_t loop_random, stored, deletions, passed_on, cold;
 
 static uint32_t value_length(uint32_t key, uint32_t version) {
     uint64_t n = nature(key, version);
     return 8 + (uint32_t)(n >> 8) % (n >> 60 ? 600 : VALUE_BYTES_MAX - 8);
 }
 
+/* It begins with key and version. */
 static void make_value(uint8_t *out, uint32_t key, uint32_t version) {
-    uint64_t start = nature(key, version);
-    uint32_t length = value_length(key, version);
+    make_bytes(out, value_length(key, version), key, version);
     memcpy(out, &key, 4);
     memcpy(out + 4, &version, 4);
-    for (uint32_t i = 8; i < length; i += 8) {
-        uint64_t word = start + i;
-        memcpy(out + i, &word, length - i < 8 ? length - i : 8);
-    }
-}
-
-/* Whether what was finished `before` must have been found: it is still the last version, and
- * its volume was not reclaimed. */
-static bool must_be_found(uint32_t key, uint64_t before) {
-    return before && !is_deletion(key, VERSION_OF(before)) &&
-           atomic_load(&begun[key]) == VERSION_OF(before) &&
-           atomic_load(&oldest_turn) <= TURN_OF(before);
-}
-
-/* --- System calls ----------------------------------------------------------------------
- * ThreadSanitizer takes a read of a file for something that waits for a write before it: it
- * would not see that nothing else orders the two. It does not know calls that are made so. */
-#ifdef __SANITIZE_THREAD__
-#define PREAD(fd, buffer, length, offset) syscall(SYS_pread64, fd, buffer, length, offset)
-#define PWRITEV(fd, parts, count, offset) \
-    syscall(SYS_pwritev, fd, parts, (long)(count), offset, 0l)
-#else
-#define PREAD pread
-#define PWRITEV pwritev
-#endif
-
-static uint64_t loop_random;
-
-/* A read is not atomic: some are slow, so that the record changes meanwhile. */
-static ssize_t slow_pread(void *context, int fd, void *buffer, size_t length, off_t offset) {
-    static _Thread_local unsigned calls;
-    size_t first = length;
-    (void)context;
-    if (calls++ % 4 == 0) first = length < 300 ? length / 2 : 300;
-    ssize_t got = PREAD(fd, buffer, first, offset);
-    if (got < 0 || (size_t)got < first || first == length) return got;
-    for (int left = 60; left > 0; left--) sched_yield();
-    got = PREAD(fd, (char *)buffer + first, length - first, offset + (off_t)first);
-    return got < 0 ? got : got + (ssize_t)first;
-}
-
-/* Called by the loop only. */
-static ssize_t cached_pread(void *context, int fd, void *buffer, size_t length, off_t offset) {
-    (void)context;
-    if (next_random(&loop_random) % 2) {
-        errno = EAGAIN;
-        return -1;
-    }
-    return PREAD(fd, buffer, length, offset);
-}
-
-static ssize_t plain_pwritev(void *context, int fd, const struct iovec *parts, int count,
-                             off_t offset) {
-    (void)context;
-    return PWRITEV(fd, parts, count, offset);
 }
 
 static vc_calls system_calls(void) {
     vc_calls calls = vc_os_calls;
     calls.pread = slow_pread;
-    calls.pread_cached = cached_pread;
-    calls.pwritev = plain_pwritev;
+    calls.pread_cached = untold_pread_cached;
+    calls.pwritev = untold_pwritev;
     return calls;
 }
 
 /* --- Appending, by the thread of the loop ------------------------------------------- */
-
-static struct {
-    vc_writer writer;
-    vc_calls calls;
-    uint32_t turn, slots[VOLUMES];
-} writing;
-
-static void start_volume(void) {
-    uint32_t turn = ++writing.turn, id = turn % VOLUMES;
-    if (turn > VOLUMES) {
-        atomic_store(&oldest_turn, turn - VOLUMES + 1);
-        vc_core_reclaim(core, writing.slots[id]);
-        rotations++;
-    }
-    vc_writer_free(&writing.writer);
-    writing.slots[id] = vc_core_add_volume(core, turn);
-    CHECK(writing.slots[id] != VC_NO_SLOT);
-    writing.writer = (vc_writer){
-        .calls = &writing.calls,
-        .slot = writing.slots[id],
-        .pending_max = SIZE_MAX,
-        .fd = descriptors[id],
-        .volume = (uint16_t)id,
-        .salt = mixed(turn),
-        .end = VC_VOLUME_HEADER_BYTES,
-        .capacity = VOLUME_BYTES,
-    };
-    vc_segment whole = {0, writing.writer.salt};
-    CHECK(vc_core_bind(core, writing.slots[id], descriptors[id], (uint16_t)id, &whole, 1));
-    vc_core_set_writer(core, &writing.writer);
-}
 
 static void write_version(uint32_t key) {
     static uint8_t value[VALUE_BYTES_MAX + 8];
@@ -221,7 +93,7 @@ static void write_version(uint32_t key) {
         if (status == VC_DEFERRED) start_volume();
     } while (status == VC_DEFERRED);
     CHECK(status == VC_OK);
-    atomic_store(&finished[key], NOTE(version, writing.turn));
+    atomic_store(&finished[key], NOTE(version, w.turn));
     stored += is_put;
     deletions += !is_put;
 }
@@ -444,12 +316,6 @@ typedef struct {
     uint64_t requests, values, misses, by_bjoern, broken, ended;
 } client;
 
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
 static int connect_client(client *c) {
     int pair[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
@@ -603,16 +469,7 @@ static void *run_client(void *argument) {
 
 /* --- All of it ---------------------------------------------------------------------- */
 
-static void open_files(void) {
-    char folder[] = "/tmp/gate_threads.XXXXXX", path[64];
-    CHECK(mkdtemp(folder));
-    for (int i = 0; i < VOLUMES; i++) {
-        snprintf(path, sizeof path, "%s/%d", folder, i);
-        descriptors[i] = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-        CHECK(descriptors[i] >= 0 && ftruncate(descriptors[i], VOLUME_BYTES) == 0);
-        CHECK(unlink(path) == 0);
-    }
-    CHECK(rmdir(folder) == 0);
+static void open_pipes(void) {
     wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     CHECK(wakeup >= 0 && pipe2(arrivals, O_CLOEXEC) == 0);
     CHECK(fcntl(arrivals[0], F_SETFL, O_NONBLOCK) == 0);
@@ -620,8 +477,9 @@ static void open_files(void) {
 
 static void start_gate(void) {
     static const uint8_t hash_key[16] = "gate_threads";
-    writing.calls = system_calls();
-    core = vc_core_new(&writing.calls, hash_key, 1 << 24, VOLUMES, 0);
+    w.calls = system_calls();
+    w.pending_max = SIZE_MAX;
+    core = vc_core_new(&w.calls, hash_key, 1 << 24, VOLUMES, 0);
     vc_putting how = {.due_bytes = UINT64_MAX};
     vc_core_set_putting(core, &how);
     CHECK(core);
@@ -668,7 +526,7 @@ static void end_gate(void) {
     vc_readers_free(readers);
     vc_core_close(core);
     vc_core_free(core);
-    vc_writer_free(&writing.writer);
+    vc_writer_free(&w.writer);
     for (int i = 0; i < VOLUMES; i++) close(descriptors[i]);
     for (int i = 0; i < PORTS; i++) free(ports[i]);
     close(wakeup);
@@ -684,6 +542,7 @@ int main(int count, char **arguments) {
     pthread_t loop;
     loop_random = next_random(&random);
     open_files();
+    open_pipes();
     start_gate();
     clients_left = CLIENTS;
     CHECK(!pthread_create(&loop, NULL, run_loop, NULL));
@@ -710,7 +569,7 @@ int main(int count, char **arguments) {
            total.requests, total.values, total.misses, total.by_bjoern, total.broken,
            total.ended);
     printf("%" PRIu64 " cold reads, %" PRIu64 " passed on; %" PRIu64 " puts, %" PRIu64
-           " deletions, %" PRIu64 " rotations\n",
+           " deletions, %lu rotations\n",
            cold, passed_on, stored, deletions, rotations);
     return 0;
 }

@@ -12,14 +12,11 @@
  * Any failed check aborts. */
 #define _GNU_SOURCE
 #include "hot_client.h"
-#include "check.h"
+#include "fuzz.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -315,43 +312,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
 }
 
 #ifndef VC_FUZZER
-static void run_random(int seconds, uint64_t seed) {
-    static uint8_t data[STREAM_MAX];
+static void run_random(double seconds, uint64_t seed) {
     static const char *const WORDS[] = {"VALUE ", "END\r\n", "STORED\r\n", "\r\n", " 0 "};
-    time_t ends = time(NULL) + seconds;
+    growing data = {0};
     uint64_t streams = 0;
-    for (; time(NULL) < ends; streams++) {
-        size_t length = 0;
-        while (length < STREAM_MAX - 16) {
-            seed = seed * 6364136223846793005 + 1442695040888963407;
-            unsigned random = (unsigned)(seed >> 33);
-            if (random % 997 == 0) break;
-            if (random % 211 == 0) {
-                const char *word = WORDS[random / 211 % 5];
-                memcpy(data + length, word, strlen(word));
-                length += strlen(word);
-            } else {
-                data[length++] = (uint8_t)(random >> 8);
-            }
+    for (double end = seconds_now() + seconds; seconds_now() < end; streams++) {
+        data.length = 0;
+        for (uint64_t dice = 1; dice % 997 && data.length < STREAM_MAX - 16;) {
+            dice = next_random(&seed);
+            if (dice % 211) add_bytes(&data, &dice, 1);
+            else add_text(&data, WORDS[(dice >> 32) % COUNT(WORDS)]);
         }
-        LLVMFuzzerTestOneInput(data, length);
+        LLVMFuzzerTestOneInput((const uint8_t *)data.at, data.length);
     }
     printf("hot_fuzz: %llu streams\n", (unsigned long long)streams);
-}
-
-int main(int count, char **words) {
-    if (count == 4 && !strcmp(words[1], "-r")) {
-        run_random(atoi(words[2]), strtoull(words[3], NULL, 10));
-        return 0;
-    }
-    for (int i = 1; i < count; i++) {
-        static uint8_t data[STREAM_MAX];
-        FILE *file = fopen(words[i], "rb");
-        CHECK(file);
-        size_t length = fread(data, 1, sizeof(data), file);
-        fclose(file);
-        LLVMFuzzerTestOneInput(data, length);
-    }
-    return 0;
+    free(data.at);
 }
 #endif

@@ -9,12 +9,10 @@
  * test reads the buckets, and lets mmap, mremap and malloc fail. With -DVC_MAY_DISPLACE,
  * entries may be displaced always (for experiments with MOVES_MAX). */
 #define _GNU_SOURCE
+#include "check.h"
+
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 static bool is_refusing(void);
 static size_t mapped_bytes;
@@ -58,14 +56,6 @@ static void *test_calloc(size_t count, size_t bytes) {
 #undef malloc
 #undef calloc
 
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            abort(); \
-        } \
-    } while (0)
-
 enum { KEYS_MAX = 6000, CHANGES_MAX = 6000 };
 
 /* ---- Random numbers: from the bytes of the fuzzer, or made of a seed ---- */
@@ -83,13 +73,7 @@ static uint32_t number(void) {
 
 static uint64_t random_state;
 
-static uint64_t random_number(void) {
-    random_state += 0x9E3779B97F4A7C15;
-    uint64_t x = random_state;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
-    x = (x ^ x >> 27) * 0x94D049BB133111EB;
-    return x ^ x >> 31;
-}
+static uint64_t random_number(void) { return next_random(&random_state); }
 
 /* ---- The model ---- */
 
@@ -700,9 +684,7 @@ int main(int count, char **arguments) {
     static uint8_t data[4096];
     double seconds = count > 1 ? atof(arguments[1]) : 10;
     uint64_t seed = count > 2 ? strtoull(arguments[2], NULL, 10) : 1, runs = 0;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    double end = (double)now.tv_sec + (double)now.tv_nsec / 1e9 + seconds;
+    double end = seconds_now() + seconds;
     check_sizes();
     check_arguments();
     do {
@@ -711,8 +693,7 @@ int main(int count, char **arguments) {
         if (size > sizeof data) size = sizeof data;
         for (size_t i = 0; i < size; i++) data[i] = (uint8_t)(random_number() >> 7);
         LLVMFuzzerTestOneInput(data, size);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-    } while ((double)now.tv_sec + (double)now.tv_nsec / 1e9 < end);
+    } while (seconds_now() < end);
     printf("%llu runs, %llu operations\n", (unsigned long long)runs,
            (unsigned long long)operations);
     return 0;

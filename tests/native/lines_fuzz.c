@@ -6,13 +6,9 @@
  * With -DVC_FUZZER it is a target of libFuzzer. Any failed check aborts. */
 #include "crc32c.h"
 #include "lines.h"
-#include "check.h"
+#include "fuzz.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #define OFFSET_END 10000000000000u      /* 13 digits */
 
@@ -32,30 +28,6 @@ typedef struct {
 
 static const vc_segment SEGMENTS[] = {{200, 0xaaaaaaaaaaaaaaaa}, {900, 1}, {5000, 2}};
 static uint64_t files_read, entries_read, damaged, of_copy;
-
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t x = *state += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static void *allocated(size_t bytes)
-{
-    void *memory = malloc(bytes ? bytes : 1);
-    CHECK(memory);
-    return memory;
-}
-
-/* A copy that ends where its memory ends: ASan sees a read behind it. */
-static uint8_t *copied(const uint8_t *data, size_t length)
-{
-    uint8_t *memory = allocated(length);
-    if (length)
-        memcpy(memory, data, length);
-    return memory;
-}
 
 static bool take(void *context, const uint8_t *key, size_t length, uint64_t offset,
                  uint64_t size)
@@ -224,8 +196,6 @@ static void fix_checksums(uint8_t *data, size_t length)
     }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 {
     uint64_t state = vc_crc32c(0, data, length);
@@ -238,8 +208,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 }
 
 #ifndef VC_FUZZER
-#define BYTES_MAX 300000
-
 static const char *const SAMPLES[] = {
     "# volcache index 2 volume 1 seq 5 ring main salt 1715609f7c746c69 store "
     "0123456789abcdef\n# checkpoint 64 open 00000000\nfill/2%20more 64 36\n"
@@ -265,74 +233,17 @@ static const char *const WORDS[] = {
     "# checkpoint 5000 open 00000000\n", "# from 200 salt aaaaaaaaaaaaaaaa\n",
     "# from 900 salt 0000000000000001\n", "# from 5000 salt 0000000000000002\n", "", "",
 };
-#define COUNT(array) (sizeof (array) / sizeof *(array))
-
-typedef struct {
-    uint8_t data[BYTES_MAX];
-    size_t length;
-} sample;
-
-/* Replace `removed` bytes at `at` by others. */
-static void splice(sample *file, size_t at, size_t removed, const void *bytes,
-                   size_t length)
-{
-    size_t after = file->length - at;
-    removed = removed < after ? removed : after;
-    after -= removed;
-    if (at + length + after > BYTES_MAX)
-        return;
-    memmove(file->data + at + length, file->data + at + removed, after);
-    memcpy(file->data + at, bytes, length);
-    file->length = at + length + after;
-}
-
-static void mutate(sample *file, uint64_t *state)
-{
-    size_t at = next_random(state) % (file->length + 1);
-    const char *word = WORDS[next_random(state) % COUNT(WORDS)];
-    uint8_t piece[300];
-    size_t length = next_random(state) % sizeof piece;
-    switch (next_random(state) % 7) {
-    case 0:
-        if (at < file->length)
-            file->data[at] ^= (uint8_t)(1 << next_random(state) % 8);
-        break;
-    case 1:
-        splice(file, at, 0, word, strlen(word));
-        break;
-    case 2:
-        splice(file, at, strlen(word), word, strlen(word));
-        break;
-    case 3:
-        splice(file, at, next_random(state) % 20, "", 0);
-        break;
-    case 4:         /* a part of it again, elsewhere */
-        length = length < file->length - at ? length : file->length - at;
-        memcpy(piece, file->data + at, length);
-        splice(file, next_random(state) % (file->length + 1), 0, piece, length);
-        break;
-    case 5:         /* a digit */
-        for (; at < file->length && (file->data[at] < '0' || file->data[at] > '9'); at++) {}
-        if (at < file->length)
-            file->data[at] = (uint8_t)('0' + next_random(state) % 10);
-        break;
-    default:        /* at the beginning of a line */
-        for (; at > 0 && file->data[at - 1] != '\n'; at--) {}
-        splice(file, at, 0, word, strlen(word));
-    }
-}
-
 /* Add many entries, or a key about as long as the longest one, to the last block. */
-static void enlarge(sample *file, uint64_t *state)
+static void enlarge(growing *file, uint64_t *state)
 {
     size_t line = file->length - 1;
-    while (line > 0 && file->data[line - 1] != '\n')
+    while (line > 0 && file->at[line - 1] != '\n')
         line--;
     if (next_random(state) % 2) {
         for (uint64_t left = next_random(state) % 1500; left; left--) {
             const char *text = left % 3 ? "a%20 64 0\n" : "b 70 1\n";
             text = left % 700 == 1 ? "# comment\n" : text;
-            splice(file, line, 0, text, strlen(text));
+            replace_bytes(file, line, 0, text, strlen(text));
         }
     } else {
         static uint8_t key[200000];
@@ -340,61 +251,29 @@ static void enlarge(sample *file, uint64_t *state)
         size_t count = 65535 - 3 + next_random(state) % 6;
         for (size_t i = 0; i < sizeof key; i++)
             key[i] = (uint8_t)(is_encoded ? "%41"[i % 3] : 'k');
-        splice(file, line, 0, " 64 0\n", 6);
-        splice(file, line, 0, key, is_encoded ? 3 * count : count);
+        replace_bytes(file, line, 0, " 64 0\n", 6);
+        replace_bytes(file, line, 0, key, is_encoded ? 3 * count : count);
     }
 }
 
 static void run_random(double seconds, uint64_t seed)
 {
-    static sample file;
+    growing file = {0};
     uint64_t runs = 0, state = seed;
     for (time_t start = time(NULL); difftime(time(NULL), start) < seconds; runs++) {
         const char *text = SAMPLES[next_random(&state) % COUNT(SAMPLES)];
         file.length = 0;
-        splice(&file, 0, 0, text, strlen(text));
+        add_text(&file, text);
         if (next_random(&state) % 200 == 0)
             enlarge(&file, &state);
-        fix_checksums(file.data, file.length);
+        fix_checksums((uint8_t *)file.at, file.length);
         for (uint64_t left = next_random(&state) % 6; left; left--)
-            mutate(&file, &state);
-        LLVMFuzzerTestOneInput(file.data, file.length);
+            mutate(&file, WORDS, COUNT(WORDS), &state);
+        LLVMFuzzerTestOneInput((const uint8_t *)file.at, file.length);
     }
     printf("%" PRIu64 " runs, %" PRIu64 " files, %" PRIu64 " entries, %" PRIu64
            " damaged, %" PRIu64 " of a copy\n",
            runs, files_read, entries_read, damaged, of_copy);
-}
-
-static int run_file(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    if (!file) {
-        perror(path);
-        return 1;
-    }
-    uint8_t *data = NULL;
-    size_t length = 0, got = 1;
-    while (got) {
-        uint8_t *longer = realloc(data, length + 65536);
-        CHECK(longer);
-        data = longer;
-        got = fread(data + length, 1, 65536, file);
-        length += got;
-    }
-    fclose(file);
-    LLVMFuzzerTestOneInput(data, length);
-    free(data);
-    return 0;
-}
-
-int main(int count, char **arguments)
-{
-    int failed = 0;
-    if (count == 4 && strcmp(arguments[1], "-r") == 0)
-        run_random(atof(arguments[2]), strtoull(arguments[3], NULL, 10));
-    else
-        for (int i = 1; i < count; i++)
-            failed |= run_file(arguments[i]);
-    return failed;
+    free(file.at);
 }
 #endif

@@ -12,21 +12,14 @@
  * Each command is an event; at the end all are counted. Any failed check aborts. */
 #define _GNU_SOURCE
 #include "mc_loop.h"
-#include "check.h"
+#include "untold.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 enum {
     CLIENTS = 4,                /* threads */
@@ -68,36 +61,7 @@ static int volume, port;
 static _Atomic uint64_t events;
 static uint64_t passed, kept_parts, turns;
 
-static uint64_t next_random(uint64_t *state) {
-    uint64_t x = *state += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static double seconds_now(void) { return (double)vc_monotonic_ns() / 1e9; }
-
-/* --- The store -----------------------------------------------------------------------------
- * ThreadSanitizer takes a read of a file for something that waits for a write before it. It does
- * not know calls that are made so. */
-
-static ssize_t plain_pread(void *context, int fd, void *buffer, size_t length, off_t offset) {
-    (void)context;
-    return syscall(SYS_pread64, fd, buffer, length, offset);
-}
-
-static ssize_t cached_pread(void *context, int fd, void *buffer, size_t length, off_t offset) {
-    static _Thread_local uint64_t state;
-    if (next_random(&state) % 2) return plain_pread(context, fd, buffer, length, offset);
-    errno = EAGAIN;
-    return -1;
-}
-
-static ssize_t plain_pwritev(void *context, int fd, const struct iovec *parts, int count,
-                             off_t offset) {
-    (void)context;
-    return syscall(SYS_pwritev, fd, parts, (long)count, offset, 0l);
-}
+/* --- The store ---------------------------------------------------------------------- */
 
 static int test_sync(void *context, int fd) {
     static _Atomic unsigned syncs;
@@ -138,9 +102,9 @@ static void open_store(bool syncs) {
     how.syncs = syncs;
     calls = vc_os_calls;
     calls.fdatasync = test_sync;
-    calls.pread = plain_pread;
-    calls.pread_cached = cached_pread;
-    calls.pwritev = plain_pwritev;
+    calls.pread = untold_pread;
+    calls.pread_cached = untold_pread_cached;
+    calls.pwritev = untold_pwritev;
     volume = memfd_create("volume", MFD_CLOEXEC);
     CHECK(volume >= 0 && !ftruncate(volume, VOLUME_BYTES));
     core = vc_core_new(&calls, hash_key, 1 << 24, 2, 0);

@@ -12,15 +12,10 @@
  * With -DVC_FUZZER it is a target of libFuzzer. Any failed check aborts. */
 #define _GNU_SOURCE
 #include "memcache.h"
-#include "check.h"
+#include "fuzz.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length);
 
 enum {
     FD = 77,
@@ -28,11 +23,6 @@ enum {
     ROOM = VC_MC_OUT_BYTES_MIN,
     PIECE_MAX = 40,
 };
-
-typedef struct {
-    uint8_t *at;
-    size_t length, room;
-} growing;
 
 /* What one run of a stream depends on, and what it has shown. */
 typedef struct {
@@ -50,23 +40,6 @@ static int64_t now_us;
 static vc_core *core;
 static vc_writer writer;
 static uint64_t streams, executed, passed, cold, flushed, synced;
-
-static uint64_t next_random(uint64_t *state) {
-    *state += 0x9e3779b97f4a7c15u;
-    uint64_t z = (*state ^ *state >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-static void add(growing *to, const void *data, size_t length) {
-    if (to->length + length > to->room) {
-        to->room = 2 * (to->length + length);
-        to->at = realloc(to->at, to->room);
-        CHECK(to->at);
-    }
-    if (length) memcpy(to->at + to->length, data, length);
-    to->length += length;
-}
 
 /* --- The store -------------------------------------------------------------------------- */
 
@@ -193,9 +166,7 @@ static void store_synced(vc_mc_stream *stream, const char *data, size_t length) 
 
 static vc_mc_step step(vc_mc *mc, vc_mc_stream *stream, const uint8_t *data, size_t length,
                        size_t *used, vc_mc_out *out) {
-    char *copy = malloc(length ? length : 1);
-    CHECK(copy);
-    memcpy(copy, data, length);
+    char *copy = copied(data, length);
     vc_mc_step found = vc_mc_execute(mc, stream, copy, length, used, out);
     if (found == VC_MC_TOGETHER) store_synced(stream, copy, length);
     free(copy);
@@ -224,26 +195,26 @@ static void read_cold(const vc_mc_stream *stream) {
 }
 
 static void flush(vc_mc_out *out) {
-    add(&current->shown, out->at, out->used);
+    add_bytes(&current->shown, out->at, out->used);
     out->used = 0;
 }
 
 /* Show what is passed. What is dropped is shown later: all of it may not be here yet. */
 static void show_passed(const vc_mc_stream *stream) {
     CHECK(stream->prefix_length < VC_MC_PREFIX_BYTES);
-    add(&current->shown, "<", 1);
-    add(&current->shown, stream->prefix, stream->prefix_length);
+    add_bytes(&current->shown, "<", 1);
+    add_bytes(&current->shown, stream->prefix, stream->prefix_length);
     passed++;
 }
 
 static void take_event(const vc_mc_event *event) {
     CHECK(event->name < VC_MC_NAMES && event->result < VC_MC_RESULTS && event->took_ns >= 0);
     CHECK(event->key_length <= VC_MC_KEY_BYTES && !strcmp(event->remote, "1.2.3.4"));
-    add(&current->told, event->key, event->key_length);
-    add(&current->told, &event->name, sizeof event->name);
-    add(&current->told, &event->result, sizeof event->result);
-    add(&current->told, &event->bytes, sizeof event->bytes);
-    add(&current->told, &event->offset, sizeof event->offset);
+    add_bytes(&current->told, event->key, event->key_length);
+    add_bytes(&current->told, &event->name, sizeof event->name);
+    add_bytes(&current->told, &event->result, sizeof event->result);
+    add_bytes(&current->told, &event->bytes, sizeof event->bytes);
+    add_bytes(&current->told, &event->offset, sizeof event->offset);
 }
 
 static void take_events(void *context) {
@@ -265,7 +236,7 @@ static size_t execute(vc_mc *mc, vc_mc_stream *stream, const uint8_t *data, size
         if (*is_passing) {
             used = dropped(stream, data + at, length - at);
             if (!used) return at;
-            add(&current->shown, data + at, used);
+            add_bytes(&current->shown, data + at, used);
             *is_passing = false;
         } else {
             vc_mc_step found = step(mc, stream, data + at, length - at, &used, out);
@@ -376,10 +347,8 @@ static uint64_t pick(uint64_t end) { return next_random(&state) % end; }
     ((const char *const[]){__VA_ARGS__}[pick(sizeof((const char *const[]){__VA_ARGS__}) / \
                                              sizeof(char *))])
 
-static void add_text(growing *to, const char *text) { add(to, text, strlen(text)); }
-
 static void add_value(growing *to, size_t size) {
-    for (size_t i = 0; i < size; i++) add(to, pick(50) ? "v" : "\r\n" + pick(2), 1);
+    for (size_t i = 0; i < size; i++) add_bytes(to, pick(50) ? "v" : "\r\n" + pick(2), 1);
 }
 
 static const char *pick_key(void) {
@@ -451,7 +420,7 @@ static void add_binary(growing *to) {
     header[11] = (uint8_t)body;
     if (pick(5) == 0) memcpy(header + 16, "\0\6\x65\x16\x1c\x6d\xa3\xe8", 8);
     if (pick(30) == 0) header[pick(24)] = (uint8_t)pick(256);
-    add(to, header, is_put ? 32 : 24);
+    add_bytes(to, header, is_put ? 32 : 24);
     add_text(to, key);
     add_value(to, size);
 }
@@ -462,11 +431,11 @@ static void make_stream(growing *to) {
     uint8_t options = pick(4) ? (uint8_t)pick(8) : (uint8_t)pick(64);
     bool is_binary = pick(3) == 0;
     to->length = 0;
-    add(to, &options, 1);
+    add_bytes(to, &options, 1);
     for (uint64_t commands = pick(20); commands; commands--)
         (is_binary ? add_binary : TEXTS[pick(6)])(to);
     for (uint64_t changes = pick(3) ? 0 : pick(4); changes && to->length > 1; changes--)
-        to->at[1 + pick(to->length - 1)] = (uint8_t)pick(256);
+        to->at[1 + pick(to->length - 1)] = (char)pick(256);
 }
 
 static void run_random(double seconds, uint64_t seed) {
@@ -474,37 +443,13 @@ static void run_random(double seconds, uint64_t seed) {
     state = seed;
     for (time_t start = time(NULL); difftime(time(NULL), start) < seconds;) {
         make_stream(&stream);
-        LLVMFuzzerTestOneInput(stream.at, stream.length);
+        LLVMFuzzerTestOneInput((const uint8_t *)stream.at, stream.length);
     }
     free(stream.at);
     printf("%" PRIu64 " streams; %" PRIu64 " commands executed, %" PRIu64 " passed, %" PRIu64
            " cold, %" PRIu64 " times full, %" PRIu64 " synced\n",
            streams, executed, passed, cold, flushed, synced);
-}
-
-static int run_file(const char *path) {
-    growing bytes = {0};
-    char part[4096];
-    FILE *file = fopen(path, "rb");
-    if (!file) {
-        perror(path);
-        return 1;
-    }
-    for (size_t got; (got = fread(part, 1, sizeof part, file)) > 0;) add(&bytes, part, got);
-    fclose(file);
-    if (bytes.length) LLVMFuzzerTestOneInput(bytes.at, bytes.length);
-    free(bytes.at);
-    return 0;
-}
-
-int main(int count, char **arguments) {
-    int failed = 0;
-    if (count == 4 && strcmp(arguments[1], "-r") == 0)
-        run_random(atof(arguments[2]), strtoull(arguments[3], NULL, 10));
-    else
-        for (int i = 1; i < count; i++) failed |= run_file(arguments[i]);
     vc_core_free(core);
     vc_writer_free(&writer);
-    return failed;
 }
 #endif

@@ -7,11 +7,6 @@
 
 #include "check.h"
 
-#include <stdio.h>
-#include <string.h>
-
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-
 enum { KEY_SIZE = 10 };
 
 static vc_request request;

@@ -8,15 +8,11 @@
 #define _GNU_SOURCE
 #include "core.h"
 #include "crc32c.h"
-#include "check.h"
+#include "fuzz.h"
 #include "walk.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 enum {
     RECORDS_MAX = 64,
@@ -44,30 +40,6 @@ typedef struct {
 } disk;
 
 static uint64_t volumes_read, decoded, replayed, read_ok, read_refused;
-
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t x = *state += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static void *allocated(size_t bytes)
-{
-    void *memory = malloc(bytes ? bytes : 1);
-    CHECK(memory);
-    return memory;
-}
-
-/* A copy that ends where its memory ends: ASan sees a read behind it. */
-static uint8_t *copied(const uint8_t *data, size_t length)
-{
-    uint8_t *memory = allocated(length);
-    if (length)
-        memcpy(memory, data, length);
-    return memory;
-}
 
 static uint64_t get(const uint8_t *data, int bytes)
 {
@@ -492,8 +464,6 @@ static void fix_records(uint8_t *data, size_t length, uint64_t *state)
     }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
 {
     uint64_t state = vc_crc32c(0, data, length);
@@ -547,7 +517,7 @@ static void add_record(sample *file, uint64_t *state)
     file->length += record.length;
 }
 
-static void mutate(sample *file, uint64_t *state)
+static void damage(sample *file, uint64_t *state)
 {
     uint64_t dice = next_random(state);
     size_t at = (dice >> 8) % file->length, length = (dice >> 40) % 40;
@@ -590,44 +560,11 @@ static void run_random(double seconds, uint64_t seed)
         for (uint64_t left = 1 + next_random(&state) % 8; left; left--)
             add_record(&file, &state);
         for (uint64_t left = next_random(&state) % 5; left; left--)
-            mutate(&file, &state);
+            damage(&file, &state);
         LLVMFuzzerTestOneInput(file.data, file.length);
     }
     printf("%" PRIu64 " runs, %" PRIu64 " volumes, %" PRIu64 " headers decoded, %" PRIu64
            " records replayed, %" PRIu64 " read, %" PRIu64 " refused\n",
            runs, volumes_read, decoded, replayed, read_ok, read_refused);
-}
-
-static int run_file(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    if (!file) {
-        perror(path);
-        return 1;
-    }
-    uint8_t *data = NULL;
-    size_t length = 0, got = 1;
-    while (got) {
-        uint8_t *longer = realloc(data, length + 65536);
-        CHECK(longer);
-        data = longer;
-        got = fread(data + length, 1, 65536, file);
-        length += got;
-    }
-    fclose(file);
-    LLVMFuzzerTestOneInput(data, length);
-    free(data);
-    return 0;
-}
-
-int main(int count, char **arguments)
-{
-    int failed = 0;
-    if (count == 4 && strcmp(arguments[1], "-r") == 0)
-        run_random(atof(arguments[2]), strtoull(arguments[3], NULL, 10));
-    else
-        for (int i = 1; i < count; i++)
-            failed |= run_file(arguments[i]);
-    return failed;
 }
 #endif

@@ -8,36 +8,12 @@
  * arrive in pieces. With -DVC_FUZZER it is a target of libFuzzer. Any failed check aborts. */
 #define _GNU_SOURCE
 #include "request.h"
-#include "check.h"
+#include "fuzz.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
-#include <time.h>
 
 static uint64_t heads_read, complete, refused, bodies_read, whole_bodies;
-
-static uint64_t next_random(uint64_t *state) {
-    uint64_t x = *state += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static void *allocated(size_t bytes) {
-    void *memory = malloc(bytes ? bytes : 1);
-    CHECK(memory);
-    return memory;
-}
-
-/* A copy that ends where its memory ends: ASan sees a read behind it. */
-static char *copied(const char *data, size_t length) {
-    char *memory = allocated(length);
-    if (length) memcpy(memory, data, length);
-    return memory;
-}
 
 static size_t some_piece(uint64_t *state, size_t left) {
     size_t piece = 1 + next_random(state) % (next_random(state) % 4 ? 12 : 3000);
@@ -366,8 +342,6 @@ static void check_body(const char *data, size_t length, uint64_t *random) {
     free(expected.body);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
     const char *text = (const char *)data;
     uint64_t random = length;
@@ -381,9 +355,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
 }
 
 #ifndef VC_FUZZER
-#define BYTES_MAX 100000
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-
 static const char *const SAMPLES[] = {
     "GET /a/b.txt HTTP/1.1\r\nHost: a\r\n\r\n",
     "GET /%41%2F?b=c HTTP/1.1\r\nHost: a:80\r\nAccept: */*\r\nAccept-Encoding: gzip\r\n\r\n",
@@ -414,112 +385,42 @@ static const char *const WORDS[] = {
     "5\r\nabcde\r\n", "0\r\n\r\n", "1;x\r\na\r\n", "", "",
 };
 
-typedef struct {
-    char data[BYTES_MAX];
-    size_t length;
-} sample;
-
-/* Replace `removed` bytes at `at` by others. */
-static void splice(sample *text, size_t at, size_t removed, const char *bytes, size_t length) {
-    size_t after = text->length - at;
-    removed = removed < after ? removed : after;
-    after -= removed;
-    if (at + length + after > BYTES_MAX) return;
-    memmove(text->data + at + length, text->data + at + removed, after);
-    memcpy(text->data + at, bytes, length);
-    text->length = at + length + after;
-}
-
-static void mutate(sample *text, uint64_t *state) {
-    size_t at = next_random(state) % (text->length + 1);
-    const char *word = WORDS[next_random(state) % COUNT(WORDS)];
-    char piece[200];
-    size_t length = next_random(state) % sizeof piece;
-    switch (next_random(state) % 8) {
-    case 0:
-        if (at < text->length) text->data[at] ^= (char)(1 << next_random(state) % 8);
-        break;
-    case 1:
-        splice(text, at, 0, word, strlen(word));
-        break;
-    case 2:
-        splice(text, at, strlen(word), word, strlen(word));
-        break;
-    case 3:
-        splice(text, at, next_random(state) % 20, "", 0);
-        break;
-    case 4: /* A part of it again, elsewhere. */
-        length = length < text->length - at ? length : text->length - at;
-        memcpy(piece, text->data + at, length);
-        splice(text, next_random(state) % (text->length + 1), 0, piece, length);
-        break;
-    case 5: /* Any byte. */
-        piece[0] = (char)next_random(state);
-        splice(text, at, next_random(state) % 2, piece, 1);
-        break;
-    default: /* At the beginning of a line. */
-        while (at > 0 && text->data[at - 1] != '\n') at--;
-        splice(text, at, 0, word, strlen(word));
-    }
-}
-
 /* Add many fields, or a long one, before the last line of the head. */
-static void enlarge(sample *text, uint64_t *state) {
+static void enlarge(growing *text, uint64_t *state) {
     static char field[VC_HEAD_BYTES + 100];
-    char *end = memmem(text->data, text->length, "\r\n\r\n", 4);
+    char *end = memmem(text->at, text->length, "\r\n\r\n", 4);
     if (!end) return;
-    size_t at = (size_t)(end - text->data) + 2;
+    size_t at = (size_t)(end - text->at) + 2;
     if (next_random(state) % 2) {
         for (uint64_t left = 90 + next_random(state) % 12; left; left--) {
             int length = snprintf(field, sizeof field, "F%u: %u\r\n",
                                   (unsigned)(next_random(state) % 200), (unsigned)left);
-            splice(text, at, 0, field, (size_t)length);
+            replace_bytes(text, at, 0, field, (size_t)length);
         }
     } else {
         size_t length = VC_HEAD_BYTES - at - 2 + next_random(state) % 8 - 4;
         memset(field, 'x', length);
         memcpy(field, "L:", 2);
         memcpy(field + length - 2, "\r\n", 2);
-        splice(text, at, 0, field, length);
+        replace_bytes(text, at, 0, field, length);
     }
 }
 
 static void run_random(double seconds, uint64_t seed) {
-    static sample text;
+    growing text = {0};
     uint64_t runs = 0, state = seed;
     for (time_t start = time(NULL); difftime(time(NULL), start) < seconds; runs++) {
         const char *first = SAMPLES[next_random(&state) % COUNT(SAMPLES)];
         text.length = 0;
-        splice(&text, 0, 0, first, strlen(first));
+        add_text(&text, first);
         if (next_random(&state) % 100 == 0) enlarge(&text, &state);
-        for (uint64_t left = next_random(&state) % 8; left; left--) mutate(&text, &state);
-        LLVMFuzzerTestOneInput((const uint8_t *)text.data, text.length);
+        for (uint64_t left = next_random(&state) % 8; left; left--)
+            mutate(&text, WORDS, COUNT(WORDS), &state);
+        LLVMFuzzerTestOneInput((const uint8_t *)text.at, text.length);
     }
     printf("%" PRIu64 " runs, %" PRIu64 " heads: %" PRIu64 " complete, %" PRIu64
            " refused; %" PRIu64 " bodies: %" PRIu64 " whole\n",
            runs, heads_read, complete, refused, bodies_read, whole_bodies);
-}
-
-static int run_file(const char *path) {
-    FILE *file = fopen(path, "rb");
-    if (!file) {
-        perror(path);
-        return 1;
-    }
-    uint8_t *data = allocated(BYTES_MAX);
-    size_t length = fread(data, 1, BYTES_MAX, file);
-    fclose(file);
-    LLVMFuzzerTestOneInput(data, length);
-    free(data);
-    return 0;
-}
-
-int main(int count, char **arguments) {
-    int failed = 0;
-    if (count == 4 && strcmp(arguments[1], "-r") == 0)
-        run_random(atof(arguments[2]), strtoull(arguments[3], NULL, 10));
-    else
-        for (int i = 1; i < count; i++) failed |= run_file(arguments[i]);
-    return failed;
+    free(text.at);
 }
 #endif

@@ -2,36 +2,12 @@
 #include "request.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+
+static const char *shown;       /* what the current check is about */
+#define SHOW_MORE() fprintf(stderr, "with: %.300s\n", shown)
+#include "check.h"
 
 enum { TEXT_MAX = 2 * VC_HEAD_BYTES };
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-
-static unsigned long long checks;
-static const char *shown;       /* what the current check is about */
-
-#define CHECK(condition) \
-    do { \
-        checks++; \
-        if (!(condition)) { \
-            fprintf(stderr, "line %d: %s; with: %.300s\n", __LINE__, #condition, shown); \
-            abort(); \
-        } \
-    } while (0)
-
-static void *allocated(size_t bytes) {
-    void *memory = malloc(bytes ? bytes : 1);
-    if (!memory) abort();
-    return memory;
-}
-
-/* A copy that ends where its memory ends: ASan sees a read behind it. */
-static char *copied(const char *data, size_t length) {
-    char *memory = allocated(length);
-    memcpy(memory, data, length);
-    return memory;
-}
 
 static bool is_same(vc_text text, const char *other) {
     return text.at && text.length == strlen(other) && !memcmp(text.at, other, text.length);
@@ -829,6 +805,5 @@ int main(void) {
     for (size_t i = 0; i < COUNT(BODIES); i++) check_body(&BODIES[i]);
     check_long_lines();
     check_total();
-    printf("request: %llu checks\n", checks);
     return 0;
 }

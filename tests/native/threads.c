@@ -12,44 +12,25 @@
  * ahead of this one. Any failed check aborts. */
 #define _GNU_SOURCE
 #include "ahead.h"
-#include "check.h"
+#include "versions.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 enum {
     WRITERS = 3,
     READERS = 4,
-    VOLUMES = 4,
-    KEYS = 300,
     NAME_BYTES = 8,             /* a prefix that only one key has */
     KEY_BYTES_MAX = NAME_BYTES + 90,
     PURGES = 100,
     TYPE_BYTES_MAX = 40,
     VALUE_BYTES_MAX = 40000,
     RECORD_BYTES_MAX = VC_OVERHEAD_BYTES + 2 * TYPE_BYTES_MAX + KEY_BYTES_MAX + VALUE_BYTES_MAX,
-    VOLUME_BYTES = 256 << 10,
     ROUND_SECONDS = 3,
     PENDING_MAX = 40,
     AHEAD_BYTES = 5 << 20,
     DUE_BYTES = 100 << 10,
 };
-
-/* What a writer has finished for a key: version, and the turn of the volume it is in, or one
- * before it. */
-#define NOTE(version, turn) ((uint64_t)(version) << 32 | (turn))
-#define VERSION_OF(note) ((uint32_t)((note) >> 32))
-#define TURN_OF(note) ((uint32_t)(note))
 
 typedef struct {
     uint64_t reads, ok, apart, misses, damaged, purged, outdated, after_close;
@@ -62,36 +43,11 @@ typedef struct {
     atomic_bool is_inside;      /* between a lookup and `vc_core_end_read` */
 } reader;
 
-static vc_core *core;
-static int descriptors[VOLUMES];
-static _Atomic uint32_t begun[KEYS];    /* the version of which the writing has begun */
-static _Atomic uint64_t finished[KEYS]; /* a NOTE; 0: never written */
-static _Atomic uint32_t latest_turn;
-static _Atomic uint32_t oldest_turn;    /* earlier ones are reclaimed, or being so */
 static _Atomic uint32_t purge_begun[PURGES], purged[PURGES];    /* versions, by key */
 static atomic_bool is_closed, is_ending;
 static atomic_ulong stored, deletions, refused, dues, synced, unsynced;
-static unsigned long rotations, rebound;    /* with the write lock */
-
-static uint64_t mixed(uint64_t x) {
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static uint64_t next_random(uint64_t *state) {
-    return mixed(*state += 0x9e3779b97f4a7c15u);
-}
-
-/* --- What a version of a key is; version 0 is that before the first ------------------- */
-
-static uint64_t nature(uint32_t key, uint32_t version) {
-    return mixed((uint64_t)key << 32 | version);
-}
-
-static bool is_deletion(uint32_t key, uint32_t version) {
-    return version == 0 || nature(key, version) % 7 == 0;
-}
+static unsigned long rebound;   /* with the write lock */
+static unsigned owners;         /* of it */
 
 static uint32_t value_length(uint32_t key, uint32_t version) {
     uint64_t n = nature(key, version);
@@ -110,15 +66,6 @@ static uint8_t cache_length(uint32_t key, uint32_t version) {
     return (uint8_t)((nature(key, version) >> 53) % 5);
 }
 
-/* Fill with bytes of which each 8 depend on key, version and place. */
-static void make_bytes(uint8_t *out, uint32_t length, uint32_t key, uint32_t version) {
-    uint64_t start = nature(key, version);
-    for (uint32_t i = 0; i < length; i += 8) {
-        uint64_t word = start + i;
-        memcpy(out + i, &word, length - i < 8 ? length - i : 8);
-    }
-}
-
 /* A type has no control byte. */
 static void make_type(uint8_t *to, uint32_t length, uint32_t key, uint32_t version) {
     make_bytes(to, length, key, version);
@@ -131,35 +78,7 @@ static size_t make_key(uint8_t out[KEY_BYTES_MAX], uint32_t key) {
     return length + key % 90;
 }
 
-/* The salt of a record says in which turn it was written. */
-static uint64_t make_salt(uint32_t turn, unsigned segment) {
-    return mixed(turn * 2 + segment) << 32 | turn;
-}
-
-/* --- System calls ---------------------------------------------------------------------
- * ThreadSanitizer takes a read of a file for something that waits for a write before it: it
- * would not see that nothing else orders the two. It does not know calls that are made so. */
-#ifdef __SANITIZE_THREAD__
-#define PREAD(fd, buffer, length, offset) syscall(SYS_pread64, fd, buffer, length, offset)
-#define PWRITEV(fd, parts, count, offset) \
-    syscall(SYS_pwritev, fd, parts, (long)(count), offset, 0l)
-#else
-#define PREAD pread
-#define PWRITEV pwritev
-#endif
-
-/* A read is not atomic: some are slow, so that the record changes meanwhile. */
-static ssize_t slow_pread(void *context, int fd, void *buffer, size_t length, off_t offset) {
-    static _Thread_local unsigned calls;
-    size_t first = length;
-    (void)context;
-    if (calls++ % 8 == 0) first = length < 300 ? length / 2 : 300;
-    ssize_t got = PREAD(fd, buffer, first, offset);
-    if (got < 0 || (size_t)got < first || first == length) return got;
-    for (int left = 60; left > 0; left--) sched_yield();
-    got = PREAD(fd, (char *)buffer + first, length - first, offset + (off_t)first);
-    return got < 0 ? got : got + (ssize_t)first;
-}
+/* --- System calls -------------------------------------------------------------------- */
 
 static ssize_t slow_preadv(void *context, int fd, const struct iovec *parts, int count,
                            off_t offset) {
@@ -177,12 +96,11 @@ static ssize_t slow_preadv(void *context, int fd, const struct iovec *parts, int
 static ssize_t failing_pwritev(void *context, int fd, const struct iovec *parts, int count,
                                off_t offset) {
     static _Thread_local unsigned calls;
-    (void)context;
     if (calls++ % 256 == 255) {
         errno = EIO;
         return -1;
     }
-    return PWRITEV(fd, parts, count, offset);
+    return untold_pwritev(context, fd, parts, count, offset);
 }
 
 static int failing_sync(void *context, int fd) {
@@ -203,13 +121,6 @@ static vc_calls system_calls(void) {
 
 /* --- The writers ---------------------------------------------------------------------- */
 
-static struct {     /* of the volume that is written; used with the write lock */
-    vc_writer writer;
-    vc_calls calls;
-    uint32_t turn, slots[VOLUMES];
-    unsigned owners;
-} w;
-
 typedef struct {
     pthread_t thread;
     uint64_t random;
@@ -220,38 +131,12 @@ typedef struct {
 static void acquire(void) {
     vc_core_acquire(core);
     CHECK(vc_core_is_mine(core) && vc_core_try_acquire(core, 0));
-    CHECK(!w.owners++);
+    CHECK(!owners++);
 }
 
 static void release(void) {
-    CHECK(!--w.owners);
+    CHECK(!--owners);
     CHECK(vc_core_release(core) && vc_core_release(core));
-}
-
-static void start_volume(void) {
-    uint32_t turn = ++w.turn, id = turn % VOLUMES;
-    atomic_store(&latest_turn, turn);
-    if (turn > VOLUMES) {
-        atomic_store(&oldest_turn, turn - VOLUMES + 1);
-        vc_core_reclaim(core, w.slots[id]);
-        rotations++;
-    }
-    w.slots[id] = vc_core_add_volume(core, turn);
-    CHECK(w.slots[id] != VC_NO_SLOT);
-    vc_writer_free(&w.writer);
-    w.writer = (vc_writer){
-        .calls = &w.calls,
-        .fd = descriptors[id],
-        .volume = (uint16_t)id,
-        .slot = w.slots[id],
-        .salt = make_salt(turn, 0),
-        .end = VC_VOLUME_HEADER_BYTES,
-        .capacity = VOLUME_BYTES,
-        .pending_max = PENDING_MAX,
-    };
-    vc_segment whole = {0, w.writer.salt};
-    CHECK(vc_core_bind(core, w.slots[id], descriptors[id], (uint16_t)id, &whole, 1));
-    CHECK(vc_core_set_writer(core, &w.writer) == VC_MAIN);
 }
 
 /* What follows in the volume has another salt, as after a start. */
@@ -399,14 +284,6 @@ static void check_value(const vc_lookup *at, const vc_record *record, const uint
     CHECK(!memcmp(value, expected, record->length));
 }
 
-/* Whether what was finished `before` must have been found: it is still the last version,
- * and its volume was not reclaimed. */
-static bool must_be_found(uint32_t key, uint64_t before) {
-    return before && !is_deletion(key, VERSION_OF(before)) &&
-           atomic_load(&begun[key]) == VERSION_OF(before) &&
-           atomic_load(&oldest_turn) <= TURN_OF(before);
-}
-
 static vc_status read_found(reader *r, const uint8_t *name, size_t name_length,
                             const vc_lookup *at, uint32_t key, uint64_t before,
                             uint64_t *version) {
@@ -492,18 +369,6 @@ static void *read_always(void *argument) {
 
 /* --- Rounds --------------------------------------------------------------------------- */
 
-static void open_files(void) {
-    char folder[] = "/tmp/threads.XXXXXX", path[64];
-    CHECK(mkdtemp(folder));
-    for (int i = 0; i < VOLUMES; i++) {
-        snprintf(path, sizeof path, "%s/%d", folder, i);
-        descriptors[i] = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-        CHECK(descriptors[i] >= 0 && ftruncate(descriptors[i], VOLUME_BYTES) == 0);
-        CHECK(unlink(path) == 0);
-    }
-    CHECK(rmdir(folder) == 0);
-}
-
 /* Read a file from random places on, and give it up anywhere. */
 static void read_ahead(uint64_t *random) {
     static uint8_t data[AHEAD_BYTES];
@@ -531,11 +396,6 @@ static void read_ahead(uint64_t *random) {
     fclose(file);
 }
 
-static void sleep_for(double seconds) {
-    struct timespec left = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    while (nanosleep(&left, &left) && errno == EINTR) {}
-}
-
 static void run_round(double seconds, uint64_t *random, counts *total) {
     static const uint8_t hash_key[16] = "threads";
     static reader readers[READERS];
@@ -554,6 +414,7 @@ static void run_round(double seconds, uint64_t *random, counts *total) {
     vc_core_set_putting(core, &how);
     memset(&w, 0, sizeof w);
     w.calls = calls;
+    w.pending_max = PENDING_MAX;
     start_volume();
     for (uint32_t i = 0; i < WRITERS; i++) {
         writers[i].number = i;
@@ -564,7 +425,7 @@ static void run_round(double seconds, uint64_t *random, counts *total) {
         readers[i].random = next_random(random);
         CHECK(!pthread_create(&readers[i].thread, NULL, read_always, &readers[i]));
     }
-    sleep_for(seconds);
+    for (double end = seconds_now() + seconds; seconds_now() < end;) usleep(1000);
     atomic_store(&is_ending, true);
     for (int i = 0; i < WRITERS; i++) CHECK(!pthread_join(writers[i].thread, NULL));
     vc_core_close(core);
