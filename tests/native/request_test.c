@@ -58,17 +58,8 @@ typedef struct {
 #define END "\r\n"
 
 static const bad_head BAD_HEADS[] = {
-    BAD(0, "G"),
-    BAD(0, "GET"),
-    BAD(0, "GET / HTTP/1.1"),
-    BAD(0, "GET / HTTP/1.1\r"),
-    BAD(0, LINE),
-    BAD(0, LINE "\r"),
-    BAD(0, START),
-    BAD(0, START "\r"),
     BAD(0, "CONNECT a:1 HTTP/7.7\r\n"),
     /* Lines. */
-    BAD(400, "\n"),
     BAD(400, "GET / HTTP/1.1\n"),
     BAD(400, "GET / HTTP/1.1\n\n"),
     BAD(400, LINE "\n"),
@@ -78,8 +69,6 @@ static const bad_head BAD_HEADS[] = {
     BAD(400, START "A: b\rc\r\n" END),
     BAD(400, START "\r\r\n" END),
     BAD(400, END END),
-    BAD(400, "\x16\x03\x01"),
-    BAD(400, "\r"),
     /* The first line. */
     BAD(400, " GET / HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET\r\nHost: a\r\n" END),
@@ -89,9 +78,7 @@ static const bad_head BAD_HEADS[] = {
     BAD(400, "GET /  HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET  / HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET / HTTP/1.1 \r\nHost: a\r\n" END),
-    BAD(400, "GET\t/\tHTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET / /b HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "G(T / HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET / http/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET / HTTP/1\r\nHost: a\r\n" END),
     BAD(400, "GET / HTTP/1.11\r\nHost: a\r\n" END),
@@ -113,20 +100,8 @@ static const bad_head BAD_HEADS[] = {
     BAD(405, "A-METHOD-WITH-A-VERY-LONG-NAME-THAT-NO-SERVER-IS-LIKELY-TO-KNOW-OF-TODAY"
              " / HTTP/1.1\r\n" END),
     /* Targets. */
-    BAD(400, "GET /%zz HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET /% HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET /%4 HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET /%4?1 HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET /%4g HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET /%%41 HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET /%+1 HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET /a#b HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET /a?b#c HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET /gr\xc3\xbcn HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET /?\xc3\xbc HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET /a\tb HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET /a\0b HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET /a\x7f HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET * HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "OPTIONS ** HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET a HTTP/1.1\r\nHost: a\r\n" END),
@@ -136,29 +111,18 @@ static const bad_head BAD_HEADS[] = {
     BAD(400, "GET http:// HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET http:///a HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET http://?a HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET http://b@c/a HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET http://b\\c/a HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET http:/a HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET https://b/a HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET ftp://b/a HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET http://b/%zz HTTP/1.1\r\nHost: a\r\n" END),
     /* Fields. */
-    BAD(400, START "A : b\r\n" END),
-    BAD(400, START "A\t: b\r\n" END),
     BAD(400, START ": b\r\n" END),
     BAD(400, START "A\r\n" END),
     BAD(400, START "A b\r\n" END),
-    BAD(400, START "A(: b\r\n" END),
-    BAD(400, START "\xc3\xbc: b\r\n" END),
     BAD(400, START "A: b\r\n c\r\n" END),
     BAD(400, START "A: b\r\n\tc: d\r\n" END),
     BAD(400, LINE " Host: a\r\n" END),
     BAD(400, LINE "\tHost: a\r\nHost: a\r\n" END),
-    BAD(400, START "A: b\0c\r\n" END),
-    BAD(400, START "A: b\x01\r\n" END),
-    BAD(400, START "A: b\x7f\r\n" END),
-    BAD(400, START "A: b\x0b\r\n" END),
-    BAD(400, START "A\0: b\r\n" END),
     /* Host. */
     BAD(400, LINE END),
     BAD(400, LINE "Hos: a\r\n" END),
@@ -167,22 +131,9 @@ static const bad_head BAD_HEADS[] = {
     BAD(400, START "host: b\r\n" END),
     BAD(400, "GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n" END),
     BAD(400, "GET http://b/ HTTP/1.1\r\n" END),
-    BAD(400, LINE "Host: a b\r\n" END),
-    BAD(400, LINE "Host: a/b\r\n" END),
-    BAD(400, LINE "Host: a@b\r\n" END),
-    BAD(400, LINE "Host: \xc3\xbc\r\n" END),
     /* Framing. */
-    BAD(400, START "Content-Length: +5\r\n" END),
-    BAD(400, START "Content-Length: -5\r\n" END),
-    BAD(400, START "Content-Length: 5, 5\r\n" END),
-    BAD(400, START "Content-Length: 5,5\r\n" END),
-    BAD(400, START "Content-Length: 5 5\r\n" END),
     BAD(400, START "Content-Length:\r\n" END),
     BAD(400, START "Content-Length: \r\n" END),
-    BAD(400, START "Content-Length: 0x5\r\n" END),
-    BAD(400, START "Content-Length: 5a\r\n" END),
-    BAD(400, START "Content-Length: 5.0\r\n" END),
-    BAD(400, START "Content-Length: \"5\"\r\n" END),
     BAD(400, START "Content-Length: 1000000000000000000\r\n" END),
     BAD(400, START "Content-Length: 18446744073709551616\r\n" END),
     BAD(400, START "Content-Length: 000000000000000000005\r\n" END),
@@ -190,7 +141,6 @@ static const bad_head BAD_HEADS[] = {
     BAD(400, START "Content-Length: 5\r\nContent-Length: 5\r\n" END),
     BAD(400, START "Content-Length: 5\r\nContent-Length: 6\r\n" END),
     BAD(400, START "Content-Length : 5\r\n" END),
-    BAD(400, START "Content-Length\t: 5\r\n" END),
     BAD(400, START "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n" END),
     BAD(400, START "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n" END),
     BAD(400, "PUT / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n" END),
@@ -247,35 +197,27 @@ typedef struct {
 #define OLD_LINE "GET / HTTP/1.0\r\n"
 #define PUT_START "PUT /a HTTP/1.1\r\nHost: a\r\n"
 #define CLOSES "Connection: close\r\n\r\n"
+/* What is written as it is. */
+#define SAME(head) head END, head END
 
 static const good_head GOOD_HEADS[] = {
-    {START END, START END, "/", ALIVE, -1, VC_GET},
+    {SAME(START), "/", ALIVE, -1, VC_GET},
     {LINE "Host:\r\n" END, LINE "Host: \r\n" END, "/", ALIVE, -1, VC_GET},
     {LINE "hOST:a:80\t \r\n" END, LINE "Host: a:80\r\n" END, "/", ALIVE, -1, VC_GET},
-    {LINE "Host: [::1]:80\r\n" END, LINE "Host: [::1]:80\r\n" END, "/", ALIVE, -1, VC_GET},
+    {SAME(LINE "Host: [::1]:80\r\n"), "/", ALIVE, -1, VC_GET},
     /* Methods. */
-    {"HEAD /a HTTP/1.1\r\nHost: a\r\n" END, "HEAD /a HTTP/1.1\r\nHost: a\r\n" END, "/a", ALIVE,
-     -1, VC_HEAD},
-    {"DELETE /a HTTP/1.1\r\nHost: a\r\n" END, "DELETE /a HTTP/1.1\r\nHost: a\r\n" END, "/a",
-     ALIVE, -1, VC_DELETE},
-    {"PROPFIND /a HTTP/1.1\r\nHost: a\r\n" END, "PROPFIND /a HTTP/1.1\r\nHost: a\r\n" END, "/a",
-     ALIVE, -1, VC_PROPFIND},
-    {"PROPPATCH /a HTTP/1.1\r\nHost: a\r\n" END, "PROPPATCH /a HTTP/1.1\r\nHost: a\r\n" END,
-     "/a", ALIVE, -1, VC_OTHER_METHOD},
-    {"OPTIONS * HTTP/1.1\r\nHost: a\r\n" END, "OPTIONS * HTTP/1.1\r\nHost: a\r\n" END, "*",
-     ALIVE, -1, VC_OTHER_METHOD},
-    {"OPTIONS / HTTP/1.1\r\nHost: a\r\n" END, "OPTIONS / HTTP/1.1\r\nHost: a\r\n" END, "/",
-     ALIVE, -1, VC_OTHER_METHOD},
+    {SAME("HEAD /a HTTP/1.1\r\nHost: a\r\n"), "/a", ALIVE, -1, VC_HEAD},
+    {SAME("DELETE /a HTTP/1.1\r\nHost: a\r\n"), "/a", ALIVE, -1, VC_DELETE},
+    {SAME("PROPFIND /a HTTP/1.1\r\nHost: a\r\n"), "/a", ALIVE, -1, VC_PROPFIND},
+    {SAME("PROPPATCH /a HTTP/1.1\r\nHost: a\r\n"), "/a", ALIVE, -1, VC_OTHER_METHOD},
+    {SAME("OPTIONS * HTTP/1.1\r\nHost: a\r\n"), "*", ALIVE, -1, VC_OTHER_METHOD},
+    {SAME("OPTIONS / HTTP/1.1\r\nHost: a\r\n"), "/", ALIVE, -1, VC_OTHER_METHOD},
     /* Targets. */
-    {"GET /%41%2f%00 HTTP/1.1\r\nHost: a\r\n" END, "GET /%41%2f%00 HTTP/1.1\r\nHost: a\r\n" END,
-     "/A/", ALIVE, -1, VC_GET},
-    {"GET /a?b=%zz?c HTTP/1.1\r\nHost: a\r\n" END, "GET /a?b=%zz?c HTTP/1.1\r\nHost: a\r\n" END,
-     "/a", ALIVE, -1, VC_GET},
-    {"GET /a? HTTP/1.1\r\nHost: a\r\n" END, "GET /a? HTTP/1.1\r\nHost: a\r\n" END, "/a", ALIVE,
-     -1, VC_GET},
-    {"GET //a/../*:@;\"<>\\^`{|} HTTP/1.1\r\nHost: a\r\n" END,
-     "GET //a/../*:@;\"<>\\^`{|} HTTP/1.1\r\nHost: a\r\n" END, "//a/../*:@;\"<>\\^`{|}", ALIVE,
-     -1, VC_GET},
+    {SAME("GET /%41%2f%00 HTTP/1.1\r\nHost: a\r\n"), "/A/", ALIVE, -1, VC_GET},
+    {SAME("GET /a?b=%zz?c HTTP/1.1\r\nHost: a\r\n"), "/a", ALIVE, -1, VC_GET},
+    {SAME("GET /a? HTTP/1.1\r\nHost: a\r\n"), "/a", ALIVE, -1, VC_GET},
+    {SAME("GET //a/../*:@;\"<>\\^`{|} HTTP/1.1\r\nHost: a\r\n"),
+     "//a/../*:@;\"<>\\^`{|}", ALIVE, -1, VC_GET},
     {"GET http://b:8080/a?c HTTP/1.1\r\nHost: a\r\n" END,
      "GET /a?c HTTP/1.1\r\nHost: b:8080\r\n" END, "/a", ALIVE, -1, VC_GET},
     {"GET HTTP://b HTTP/1.1\r\nA: 1\r\nHost: a\r\n" END, GET_LINE "A: 1\r\nHost: b\r\n" END,
@@ -283,8 +225,7 @@ static const good_head GOOD_HEADS[] = {
     {"GET http://b?c/d HTTP/1.1\r\nHost:\r\n" END, "GET /?c/d HTTP/1.1\r\nHost: b\r\n" END, "/",
      ALIVE, -1, VC_GET},
     {"GET http://b/ HTTP/1.0\r\n" END, OLD_LINE CLOSES, "/", OLD, -1, VC_GET},
-    {"GET /http://b/ HTTP/1.1\r\nHost: a\r\n" END, "GET /http://b/ HTTP/1.1\r\nHost: a\r\n" END,
-     "/http://b/", ALIVE, -1, VC_GET},
+    {SAME("GET /http://b/ HTTP/1.1\r\nHost: a\r\n"), "/http://b/", ALIVE, -1, VC_GET},
     /* Whether the connection is used again. */
     {OLD_LINE END, OLD_LINE CLOSES, "/", OLD, -1, VC_GET},
     {OLD_LINE "Connection: keep-alive\r\n" END, OLD_LINE "Connection: keep-alive\r\n\r\n", "/",
@@ -318,36 +259,22 @@ static const good_head GOOD_HEADS[] = {
      START "a: 1, 3, 5\r\nB: 2, 4\r\n" END, "/", ALIVE, -1, VC_GET},
     {START "a:\r\nA: 1\r\nb: 2\r\nb:\r\n" END, START "a: , 1\r\nb: 2\r\n" END, "/", ALIVE, -1,
      VC_GET},
-    {START "A: gr\xc3\xbcn \xff\r\n!#$%&'*+-.^_`|~: :\r\n" END,
-     START "A: gr\xc3\xbcn \xff\r\n!#$%&'*+-.^_`|~: :\r\n" END, "/", ALIVE, -1, VC_GET},
-    {START "A_B: 1\r\nA-B: 2\r\n" END, START "A_B: 1\r\nA-B: 2\r\n" END, "/", ALIVE, -1,
-     VC_GET},
-    {START "Range: bytes=0-1\r\n" END, START "Range: bytes=0-1\r\n" END, "/", ALIVE | SPECIAL,
-     -1, VC_GET},
+    {SAME(START "A: gr\xc3\xbcn \xff\r\n!#$%&'*+-.^_`|~: :\r\n"), "/", ALIVE, -1, VC_GET},
+    {SAME(START "A_B: 1\r\nA-B: 2\r\n"), "/", ALIVE, -1, VC_GET},
+    {SAME(START "Range: bytes=0-1\r\n"), "/", ALIVE | SPECIAL, -1, VC_GET},
     {START "IF-NONE-MATCH: \"a\"\r\nIf-None-Match: \"b\"\r\n" END,
      START "IF-NONE-MATCH: \"a\", \"b\"\r\n" END, "/", ALIVE, -1, VC_GET},
-    {START "If-Match: *\r\n" END, START "If-Match: *\r\n" END, "/", ALIVE | SPECIAL, -1,
-     VC_GET},
-    {START "If-Modified-Since: x\r\n" END, START "If-Modified-Since: x\r\n" END, "/", ALIVE,
-     -1, VC_GET},
-    {START "If-Unmodified-Since: x\r\n" END, START "If-Unmodified-Since: x\r\n" END, "/",
-     ALIVE | SPECIAL, -1, VC_GET},
-    {START "If-Range: x\r\n" END, START "If-Range: x\r\n" END, "/", ALIVE | SPECIAL, -1,
-     VC_GET},
-    {START "Authorization: x\r\n" END, START "Authorization: x\r\n" END, "/", ALIVE, -1,
-     VC_GET},
-    {START "Cache-Control: x\r\n" END, START "Cache-Control: x\r\n" END, "/",
-     ALIVE | SPECIAL_PUT, -1, VC_GET},
-    {START "expires: 0\r\n" END, START "expires: 0\r\n" END, "/", ALIVE | SPECIAL_PUT, -1,
-     VC_GET},
-    {START "Content-Range: x\r\n" END, START "Content-Range: x\r\n" END, "/",
-     ALIVE | SPECIAL_PUT, -1, VC_GET},
-    {START "Content-Type: a/b\r\nContent-Encoding: c\r\n" END,
-     START "Content-Type: a/b\r\nContent-Encoding: c\r\n" END, "/", ALIVE, -1, VC_GET},
-    {START "service-worker: script\r\n" END, START "service-worker: script\r\n" END, "/",
-     ALIVE | SPECIAL, -1, VC_GET},
-    {START "Ranges: x\r\nCookie: Range: x\r\n" END, START "Ranges: x\r\nCookie: Range: x\r\n"
-     END, "/", ALIVE, -1, VC_GET},
+    {SAME(START "If-Match: *\r\n"), "/", ALIVE | SPECIAL, -1, VC_GET},
+    {SAME(START "If-Modified-Since: x\r\n"), "/", ALIVE, -1, VC_GET},
+    {SAME(START "If-Unmodified-Since: x\r\n"), "/", ALIVE | SPECIAL, -1, VC_GET},
+    {SAME(START "If-Range: x\r\n"), "/", ALIVE | SPECIAL, -1, VC_GET},
+    {SAME(START "Authorization: x\r\n"), "/", ALIVE, -1, VC_GET},
+    {SAME(START "Cache-Control: x\r\n"), "/", ALIVE | SPECIAL_PUT, -1, VC_GET},
+    {SAME(START "expires: 0\r\n"), "/", ALIVE | SPECIAL_PUT, -1, VC_GET},
+    {SAME(START "Content-Range: x\r\n"), "/", ALIVE | SPECIAL_PUT, -1, VC_GET},
+    {SAME(START "Content-Type: a/b\r\nContent-Encoding: c\r\n"), "/", ALIVE, -1, VC_GET},
+    {SAME(START "service-worker: script\r\n"), "/", ALIVE | SPECIAL, -1, VC_GET},
+    {SAME(START "Ranges: x\r\nCookie: Range: x\r\n"), "/", ALIVE, -1, VC_GET},
     /* Framing. */
     {START "Content-Length: 5 \r\n" END, START "Content-Length: 5\r\n" END, "/", ALIVE, 5,
      VC_GET},
@@ -357,9 +284,8 @@ static const good_head GOOD_HEADS[] = {
      VC_GET},
     {START "Content-Length: 00000000000000000005\r\n" END,
      START "Content-Length: 5\r\n" END, "/", ALIVE, 5, VC_GET},
-    {START "Content-Length: 999999999999999999\r\n" END,
-     START "Content-Length: 999999999999999999\r\n" END, "/", ALIVE, 999999999999999999,
-     VC_GET},
+    {SAME(START "Content-Length: 999999999999999999\r\n"),
+     "/", ALIVE, 999999999999999999, VC_GET},
     {"PUT /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n" END,
      PUT_START "Transfer-Encoding: chunked\r\n" END, "/a", ALIVE | CHUNKED, -1, VC_PUT},
     {"PUT /a HTTP/1.1\r\nHost: a\r\ntransfer-encoding:CHUNKED\t\r\nConnection: close\r\n" END,
@@ -446,7 +372,39 @@ static bool is_value(int byte) {
     return byte == '\t' || byte == ' ' || (byte > 0x20 && byte != 0x7F);
 }
 
-/* Parse a head with one byte in it that may be any. */
+/* Of an absolute target: the authority may end there. */
+static bool is_authority(int byte) { return is_host(byte) || byte == '/' || byte == '?'; }
+
+/* A colon ends the name. */
+static bool is_name(int byte) { return is_token(byte) || byte == ':'; }
+
+static bool is_digit(int byte) { return byte >= '0' && byte <= '9'; }
+
+/* Of a length, after which there may be white space. */
+static bool is_first_digit(int byte) { return is_digit(byte) || byte == ' ' || byte == '\t'; }
+
+static bool is_hex(int byte) { return byte && strchr("0123456789abcdefABCDEF", byte); }
+
+#define REST " HTTP/1.1\r\nHost: a\r\n\r\n"
+
+static const struct {
+    const char *before, *after;
+    bool (*allows)(int byte);
+} PLACES[] = {
+    {"GET /", "41" REST, is_target},
+    {"GET /?", REST, is_target},
+    {"GET /%", "1" REST, is_hex},
+    {"GET /%4", REST, is_hex},
+    {"GET http://b", "1/c" REST, is_authority},
+    {LINE "Host: a", "b\r\n\r\n", is_host},
+    {START, "A: b\r\n\r\n", is_token},
+    {START "a", ": b\r\n\r\n", is_name},
+    {START "A: b", "c\r\n\r\n", is_value},
+    {START "Content-Length: ", "2\r\n\r\n", is_first_digit},
+    {START "Content-Length: 1", "2\r\n\r\n", is_digit},
+};
+
+/* Parse a head with one byte in it that may be any, whole and byte by byte. */
 static vc_head try(const char *before, int byte, const char *after, vc_request *request) {
     static char head[200];
     char *copy;
@@ -455,44 +413,31 @@ static vc_head try(const char *before, int byte, const char *after, vc_request *
     head[length++] = (char)byte;
     memcpy(head + length, after, strlen(after));
     length += strlen(after);
-    vc_head state = feed(head, length, length, &copy, request);
+    vc_head state = feed(head, length, 1, &copy, request);
+    free(copy);
+    CHECK(feed(head, length, length, &copy, request) == state);
     free(copy);
     return state;
 }
 
 static void check_bytes(void) {
     static vc_request request;
-    static char text[40];
+    static char text[100];
     shown = text;
     for (int byte = 0; byte < 256; byte++) {
-        snprintf(text, sizeof text, "byte %02x", byte);
-        vc_head state = try("G", byte, "T / HTTP/1.1\r\nHost: a\r\n\r\n", &request);
+        snprintf(text, sizeof text, "byte %02x of the method", byte);
+        vc_head state = try("G", byte, "T /" REST, &request);
         if (byte == 'E') CHECK(state == VC_HEAD_COMPLETE);
         else CHECK(state == VC_HEAD_REFUSED && request.status == (is_token(byte) ? 405 : 400));
-        state = try("GET /", byte, "41 HTTP/1.1\r\nHost: a\r\n\r\n", &request);
-        CHECK(state == (is_target(byte) ? VC_HEAD_COMPLETE : VC_HEAD_REFUSED));
-        CHECK(state == VC_HEAD_COMPLETE || request.status == 400);
-        state = try("GET /?", byte, " HTTP/1.1\r\nHost: a\r\n\r\n", &request);
-        CHECK(state == (is_target(byte) ? VC_HEAD_COMPLETE : VC_HEAD_REFUSED));
-        state = try("GET http://b", byte, "1/c HTTP/1.1\r\nHost: a\r\n\r\n", &request);
-        CHECK((state == VC_HEAD_COMPLETE) == (is_host(byte) || byte == '/' || byte == '?'));
-        state = try(LINE "Host: a", byte, "b\r\n\r\n", &request);
-        CHECK(state == (is_host(byte) ? VC_HEAD_COMPLETE : VC_HEAD_REFUSED));
-        state = try(START "a", byte, ": b\r\n\r\n", &request);
-        /* A colon ends the name. */
-        CHECK((state == VC_HEAD_COMPLETE) == (is_token(byte) || byte == ':'));
-        state = try(START "A: b", byte, "c\r\n\r\n", &request);
-        CHECK(state == (is_value(byte) ? VC_HEAD_COMPLETE : VC_HEAD_REFUSED));
-        state = try("GET /%4", byte, " HTTP/1.1\r\nHost: a\r\n\r\n", &request);
-        bool is_hex = byte && strchr("0123456789abcdefABCDEF", byte);
-        CHECK(state == (is_hex ? VC_HEAD_COMPLETE : VC_HEAD_REFUSED));
-        state = try(START "Content-Length: 1", byte, "2\r\n\r\n", &request);
-        CHECK((state == VC_HEAD_COMPLETE) == (byte >= '0' && byte <= '9'));
-        state = try(START, byte, "A: b\r\n\r\n", &request);
-        CHECK((state == VC_HEAD_COMPLETE) == is_token(byte));
         /* TLS, and others that do not speak HTTP, are told so at once. */
         state = try("", byte, "", &request);
         CHECK(state == (is_token(byte) ? VC_HEAD_INCOMPLETE : VC_HEAD_REFUSED));
+        for (size_t i = 0; i < COUNT(PLACES); i++) {
+            snprintf(text, sizeof text, "byte %02x after %s", byte, PLACES[i].before);
+            state = try(PLACES[i].before, byte, PLACES[i].after, &request);
+            CHECK(state == (PLACES[i].allows(byte) ? VC_HEAD_COMPLETE : VC_HEAD_REFUSED));
+            CHECK(state == VC_HEAD_COMPLETE || request.status == 400);
+        }
     }
 }
 
@@ -615,18 +560,6 @@ static const chunked BODIES[] = {
     {"2\r\nab\r\n0\r\nA: b\r\nContent-Length: 9\r\n\r\n", "ab", true},
     {"0\r\na:\r\n\r\n", "", true},
     /* Not all of it. */
-    {"", "", false},
-    {"2", "", false},
-    {"2\r", "", false},
-    {"2\r\n", "", false},
-    {"2\r\na", "a", false},
-    {"2\r\nab", "ab", false},
-    {"2\r\nab\r", "ab", false},
-    {"2\r\nab\r\n", "ab", false},
-    {"2\r\nab\r\n0", "ab", false},
-    {"2\r\nab\r\n0\r\n", "ab", false},
-    {"2\r\nab\r\n0\r\n\r", "ab", false},
-    {"0\r\nA: b\r\n", "", false},
     {"fffffffffffffff\r\nabc", "abc", false},
     {"000fffffffffffffff\r\nabc", "abc", false},
     /* Refused. */
