@@ -9,8 +9,24 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
+from support.waiting import DEADLINE_SECONDS
 from volcache_client import AsyncClient
 from volcache_client.aio import AsyncReader
+
+
+def client_of(node: Any, **options: Any) -> AsyncClient[bytes]:
+    """Return a client with limits that are longer than a loaded machine needs."""
+    nodes = getattr(node, "name", node)
+    return AsyncClient(nodes, **{"timeout": 30.0, "connect_timeout": 30.0, **options})
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    """Return when the condition holds; fail after 30 seconds, naming it."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + DEADLINE_SECONDS
+    while not condition():
+        assert loop.time() < deadline, f"timed out waiting for {what}"
+        await asyncio.sleep(0.002)
 
 
 class TaskClient:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final, Self
 
 OK: Final = b"HTTP/1.1 200 OK\r\n"
@@ -19,10 +19,13 @@ def value(body: bytes, more: bytes = b"") -> bytes:
 class Peer:
     """A connection of a client, and its place among all connections, from 0."""
 
-    def __init__(self, connection: socket.socket, number: int) -> None:
-        """Take over the connection."""
+    def __init__(
+        self, connection: socket.socket, number: int, requests: list[bytes]
+    ) -> None:
+        """Take over the connection; its requests are added to those of the server."""
         self.socket: Final = connection
         self.number: Final = number
+        self._requests = requests
         self._received = b""
 
     def request(self) -> bytes:
@@ -39,6 +42,7 @@ class Peer:
             if not self._more():
                 return b""
         found, self._received = self._received[:size], self._received[size:]
+        self._requests.append(found)
         return found
 
     def _more(self) -> bool:
@@ -59,6 +63,7 @@ class ScriptedServer:
         port: Where it listens; of a unix socket 0.
         name: `host:port`.
         connections: How many there were.
+        requests: All that have arrived, with their bodies.
     """
 
     def __init__(
@@ -78,7 +83,19 @@ class ScriptedServer:
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self.connections = 0
+        self.requests: list[bytes] = []
         self._acceptor = threading.Thread(target=self._accept, daemon=True)
+
+    @property
+    def open(self) -> int:
+        """How many connections are open."""
+        return sum(thread.is_alive() for thread in self._threads)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
 
     def __enter__(self) -> Self:
         """Begin to accept."""
@@ -116,7 +133,7 @@ class ScriptedServer:
         with suppress(OSError):
             wrapped = self._wrap(connection)
             with wrapped:
-                self._serve(Peer(wrapped, number))
+                self._serve(Peer(wrapped, number, self.requests))
 
 
 def answering(answer: Callable[[bytes], bytes]) -> Callable[[Peer], None]:
@@ -129,14 +146,9 @@ def answering(answer: Callable[[bytes], bytes]) -> Callable[[Peer], None]:
     return serve
 
 
-def recording(requests: list[bytes], data: bytes) -> Callable[[Peer], None]:
-    """Return a function for a server that keeps each request, and answers the same."""
-
-    def answer(request: bytes) -> bytes:
-        requests.append(request)
-        return data
-
-    return answering(answer)
+def always(data: bytes) -> ScriptedServer:
+    """Return a server that answers each request in the same way."""
+    return ScriptedServer(answering(lambda _: data))
 
 
 def closing(requests: list[bytes], data: bytes) -> Callable[[Peer], None]:
@@ -155,3 +167,16 @@ def sending(data: bytes) -> Iterator[tuple[str, list[bytes]]]:
     received: list[bytes] = []
     with ScriptedServer(closing(received, data)) as server:
         yield server.name, received
+
+
+@contextmanager
+def full_listener() -> Iterator[int]:
+    """Yield a port at which connections are neither accepted nor refused."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        port: int = listener.getsockname()[1]
+        with ExitStack() as stack:
+            for _ in range(4):  # They fill the queue.
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)  # noqa: FBT003
+                waiting.connect_ex(("127.0.0.1", port))
+            yield port

@@ -1,62 +1,305 @@
-"""What only `AsyncClient` has: loops, and their end."""
+"""What only `AsyncClient` has: loops, cancelled tasks, and their end."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import os
+import subprocess
 import sys
 import warnings
+from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from support.raw_server import Heard, RawServer, client_of, ok, until
-from volcache_client import AsyncClient, ClientUsageError, InvalidArgumentError
+from support.client_memory import Memory
+from support.client_users import client_of, until
+from support.scripted_server import (
+    OK,
+    ScriptedServer,
+    always,
+    answering,
+    closing,
+    value,
+)
+from volcache_client import (
+    AsyncClient,
+    ClientUsageError,
+    InvalidArgumentError,
+    NodeDownError,
+    NodeTimeoutError,
+)
+
+VALUE: Final = value(b"value")
+context: ContextVar[str] = ContextVar("context", default="")
+
+
+class Maker:
+    """
+    What makes a value, and waits until it may.
+
+    Attributes:
+        calls: How many times it was called.
+        ended: How many calls have ended.
+    """
+
+    def __init__(self) -> None:
+        """Wait for the first call."""
+        self.calls = self.ended = 0
+        self.may_end = asyncio.Event()
+
+    async def __call__(self) -> bytes:
+        """Make it."""
+        self.calls += 1
+        try:
+            await self.may_end.wait()
+        finally:
+            self.ended += 1
+        return b"made"
+
+
+def remembering(memory: Memory | None = None) -> ScriptedServer:
+    """Return a server that stores values."""
+    return ScriptedServer(answering(memory or Memory()))
+
+
+def leases(server: ScriptedServer) -> list[bytes]:
+    """Return the methods of the requests for leases."""
+    lines = (request.split(b" ", 2) for request in server.requests)
+    return [method for method, path, _ in lines if path.startswith(b"/~lease/")]
+
+
+async def callers(
+    client: AsyncClient[bytes], make: Maker, count: int
+) -> list[asyncio.Task[bytes]]:
+    """Return tasks that ask for one key; the first one makes it, the others wait."""
+    tasks = [asyncio.create_task(client.get_or_set("a", make)) for _ in range(count)]
+    await until(lambda: make.calls, "the call")
+    await until(lambda: client.stats().waits == count - 1, "the others")
+    return tasks
+
+
+def other_tasks() -> set[asyncio.Task[object]]:
+    """Return the tasks that run, but for the current one."""
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
 
 async def test_is_used_in_one_loop_only() -> None:
     """An error names what to do; the client still works in its own."""
-    name = ""
+    async with always(VALUE) as server, client_of(server) as client:
 
-    async def read_list() -> list[str]:
-        return [name]
+        async def use_elsewhere() -> None:
+            with pytest.raises(ClientUsageError, match="belongs to another event loop"):
+                await client.get("a")
 
-    client = client_of(read_list)
-
-    async def use_elsewhere() -> None:
-        with pytest.raises(ClientUsageError, match="belongs to another event loop"):
-            await client.get("a")
-
-    async with RawServer(ok) as server, client:
-        name = server.name
         await client.get("a")
         await asyncio.to_thread(asyncio.run, use_elsewhere())
         assert await client.get("a") == b"value"
 
 
+async def test_a_maker_has_the_context_of_its_caller_and_may_not_wait_for_itself() -> (
+    None
+):
+    """Also in a task that it starts; another key may be made within."""
+    async with remembering() as server, client_of(server) as client:
+
+        async def ask_again() -> bytes:
+            with pytest.raises(ClientUsageError, match="would wait for itself"):
+                await client.get_or_set("a", lambda: b"")
+            return context.get().encode()
+
+        async def make() -> bytes:
+            other = await client.get_or_set("b", lambda: b"other ")
+            return other + await asyncio.create_task(ask_again())
+
+        context.set("of the caller")
+        assert await client.get_or_set("a", make) == b"other of the caller"
+
+
+# --- Cancelled callers ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cancelled", [0, 1, 4])
+async def test_a_cancelled_caller_ends_nothing_for_the_others(cancelled: int) -> None:
+    """Whether or not it was the first."""
+    async with remembering() as server, client_of(server) as client:
+        make = Maker()
+        tasks = await callers(client, make, 5)
+        tasks[cancelled].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks.pop(cancelled)
+        assert not make.ended
+        make.may_end.set()
+        assert await asyncio.gather(*tasks) == [b"made"] * 4
+        assert make.calls == 1
+
+
+async def test_the_last_caller_that_is_cancelled_ends_the_making_and_the_lease() -> (
+    None
+):
+    """It returns when the maker has ended; a later call begins another one."""
+    async with remembering() as server, client_of(server) as client:
+        make = Maker()
+        tasks = await callers(client, make, 5)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(task.cancelled() for task in tasks)
+        assert make.ended == 1
+        assert await client.get_or_set("a", lambda: b"later") == b"later"
+        assert leases(server) == [b"PUT", b"DELETE"] * 2
+        assert client.stats().nodes[server.name].in_flight == 0
+    assert not other_tasks()
+
+
+async def test_a_cancelled_operation_leaves_no_connection_and_no_count() -> None:
+    """Of each kind: its slot is free, and nothing is in work."""
+    memory = Memory()
+
+    def answer(request: bytes) -> bytes:
+        return memory(request) if b" /ok " in request else b""
+
+    async with (
+        ScriptedServer(answering(answer)) as server,
+        client_of(server, connections_max=1, admin_token="op") as client,  # noqa: S106
+    ):
+        for act in (
+            partial(client.get, "slow"),
+            partial(client.stat, "slow"),
+            partial(client.set, "slow", bytes(5_000_000)),
+            partial(client.add, "slow", b"1"),
+            partial(client.delete, "slow"),
+            partial(client.get_many, ["slow", "slow2"]),
+            partial(client.set_many, {"slow": b"1", "slow2": b"2"}),
+            partial(client.purge, "slow"),
+            partial(client.get_or_set, "slow", lambda: b""),
+            lambda: client.stream("slow").__aenter__(),
+        ):
+            before = len(server.requests)
+            tasks = [asyncio.ensure_future(act()) for _ in range(2)]
+            await until(
+                lambda: len(server.requests) > before,  # noqa: B023 - At once.
+                "the request",
+            )
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(task.cancelled() for task in tasks)
+            assert await client.get("ok") is None
+            numbers = client.stats().nodes[server.name]
+            assert (numbers.in_flight, numbers.connections) == (0, 1)
+            assert numbers.failures == 0
+        assert not other_tasks()
+        await until(lambda: server.open == 1, "the others to be closed")
+
+
+async def test_cancellation_at_any_moment_leaves_nothing() -> None:
+    """A task is cancelled after each number of turns of the loop."""
+    async with remembering() as server, client_of(server, connections_max=2) as client:
+        for turns in range(60):
+            make = str(turns).encode
+            tasks = [
+                asyncio.create_task(client.get_or_set(f"k{turns}", make)),
+                asyncio.create_task(client.set(f"p{turns}", b"1")),
+                asyncio.create_task(client.get("p0")),
+                asyncio.create_task(client.get_or_set(f"k{turns}", make)),
+            ]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            numbers = client.stats().nodes[server.name]
+            assert numbers.in_flight <= 1  # A release.
+            assert numbers.connections <= 2
+            assert await client.get_or_set(f"k{turns}", make) == make()
+        await until(
+            lambda: client.stats().nodes[server.name].in_flight == 0,
+            "nothing in flight",
+        )
+    assert not other_tasks()
+
+
+async def test_a_cancelled_probe_lets_another_caller_probe() -> None:
+    """The node does not stay down."""
+    memory = Memory()
+    is_up = False
+    options = {"timeout": 0.05, "failures": 1, "backoff": (1e-9, 1e-9)}
+    options |= {"probe_timeout": 30.0, "writes_when_down": "raise"}
+    async with (
+        ScriptedServer(answering(lambda one: memory(one) if is_up else b"")) as server,
+        client_of(server, **options) as client,
+    ):
+        with pytest.raises(NodeTimeoutError):
+            await client.set("a", b"1")
+        probe = asyncio.create_task(client.get("a"))
+        await until(lambda: b"/-/ready" in server.requests[-1], "the probe")
+        with pytest.raises(NodeDownError):
+            await client.set("a", b"1")
+        probe.cancel()
+        await asyncio.gather(probe, return_exceptions=True)
+        is_up = True
+        assert await client.set("a", b"1")
+        assert client.stats().nodes[server.name].is_up
+
+
+# --- The end --------------------------------------------------------------------------
+
+
+async def test_close_ends_what_makes_values_and_gives_the_lease_back() -> None:
+    """Those that wait get an error; no task is left."""
+    memory = Memory()
+    async with remembering(memory) as server:
+        client = client_of(server)
+        make = Maker()
+        tasks = await callers(client, make, 3)
+        await client.close()
+        assert make.ended == 1
+        assert leases(server) == [b"PUT", b"DELETE"]
+        assert not memory.stored
+        assert client.stats().errors == {}
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(result) for result in results] == [ClientUsageError] * 3
+        assert not other_tasks()
+        await until(lambda: not server.open, "the connections to be closed")
+
+
+async def test_a_maker_may_close_the_client() -> None:
+    """It does not wait for itself; its value reaches the caller."""
+    async with remembering() as server:
+        client = client_of(server, on_error="miss")
+
+        async def make() -> bytes:
+            await client.close()
+            return b"made"
+
+        with pytest.raises(ClientUsageError):
+            await client.get_or_set("a", make)
+        assert not other_tasks()
+
+
 async def test_close_ends_what_is_in_work_with_an_error_that_says_so() -> None:
     """Also a stream, and what waits for a connection; it is no failure of the node."""
 
-    async def begin(heard: Heard, writer: asyncio.StreamWriter) -> None:
-        if heard.path == "/stream":
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+    def begin(request: bytes) -> bytes:
+        return OK + b"Content-Length: 5\r\n\r\n" if b" /stream " in request else b""
 
     async with (
-        RawServer(begin) as server,
+        ScriptedServer(answering(begin)) as server,
         client_of(server, connections_max=2) as client,
         client.stream("stream") as stream,
     ):
         assert stream is not None
         tasks = [asyncio.create_task(client.get("a")) for _ in range(3)]
-        await until(lambda: len(server.heard) == 2, "a request")
+        await until(lambda: len(server.requests) == 2, "a request")
         await client.close()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(result) for result in results} == {ClientUsageError}
         assert client.stats().nodes[server.name].failures == 0
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        assert all("_serve" in repr(task) for task in others)
+        assert not other_tasks()
         with pytest.raises(ClientUsageError, match="client was closed"):
             await stream.read()
     with pytest.raises(ClientUsageError, match="the stream is closed"):
@@ -66,7 +309,7 @@ async def test_close_ends_what_is_in_work_with_an_error_that_says_so() -> None:
 @pytest.mark.slow
 async def test_a_client_that_was_not_closed_is_named_once() -> None:
     """Not one warning for each connection; they are closed."""
-    async with RawServer(ok) as server:
+    async with always(VALUE) as server:
         client = client_of(server)
         await client.get("a")
         with warnings.catch_warnings(record=True) as caught:
@@ -121,16 +364,14 @@ with runner:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["deleted", "exit"])
-async def test_the_child_of_a_fork_leaves_the_connections_of_its_parent_alone(
+def test_the_child_of_a_fork_leaves_the_connections_of_its_parent_alone(
     end: str,
 ) -> None:
     """Its calls are errors; what it deletes closes nothing of the parent."""
-    async with RawServer(ok) as server:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", FORK, server.name, end,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")},
-        )  # fmt: skip
-        assert await process.wait() == 0
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}
+    with always(VALUE) as server:
+        command = [sys.executable, "-c", FORK, server.name, end]
+        subprocess.run(command, env=environment, check=True, timeout=60)
         assert server.connections == 1
 
 
@@ -138,10 +379,9 @@ def test_a_client_may_be_forgotten_when_its_loop_has_ended() -> None:
     """The warning of asyncio for a connection that ended with it is not ours."""
 
     async def run() -> AsyncClient[bytes]:
-        async with RawServer(ok) as server:
+        async with ScriptedServer(closing([], VALUE)) as server:
             client = client_of(server)
             await client.get("a")
-            server.drop()
             await until(
                 lambda: client.stats().nodes[server.name].connections == 0,
                 "the connection to be closed",

@@ -12,8 +12,16 @@ from typing import Any, Final
 
 import pytest
 
-from support.answers import OK
-from support.raw_server import Heard, RawServer, client_of, ok, reply, until
+from support.client_users import client_of, until
+from support.scripted_server import (
+    OK,
+    Peer,
+    ScriptedServer,
+    always,
+    answering,
+    full_listener,
+    value,
+)
 from volcache_client import ClientUsageError, aio_connections
 from volcache_client.aio_connections import AsyncConnection
 from volcache_client.http1 import BadAnswerError, HttpExchange
@@ -23,6 +31,8 @@ from volcache_client.uploads import Upload
 EMPTY: Final = OK + b"Content-Length: 0\r\n\r\n"
 LONG: Final = 60.0
 PART: Final = 1 << 18
+REFUSAL: Final = b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno"
+VALUE: Final = value(b"value")
 
 
 class Wire(asyncio.Transport):
@@ -33,18 +43,15 @@ class Wire(asyncio.Transport):
         sent: All of it.
         is_aborted: Whether the connection was closed.
         buffered: How much is reported as not sent yet.
-        pauses_at: What `sent` may be before writing is paused, bytes.
     """
 
-    def __init__(self, near: socket.socket, connection: AsyncConnection) -> None:
+    def __init__(self, near: socket.socket) -> None:
         """Take a socket for what needs one."""
         super().__init__()
         near.setblocking(False)  # noqa: FBT003
         self.sent = b""
         self.is_aborted = False
         self.buffered = 0
-        self.pauses_at = 1 << 30
-        self._connection = connection
         self._near = near
         self._reads = True
 
@@ -59,8 +66,6 @@ class Wire(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Note it."""
         self.sent += data
-        if len(self.sent) > self.pauses_at:
-            self._connection.pause_writing()
 
     def pause_reading(self) -> None:
         """Note it."""
@@ -86,7 +91,7 @@ def wired() -> Iterator[tuple[AsyncConnection, Wire, socket.socket]]:
     with near, far:
         buffer = memoryview(bytearray(PART))
         connection = AsyncConnection(asyncio.get_running_loop(), buffer)
-        wire = Wire(near, connection)
+        wire = Wire(near)
         connection.connection_made(wire)
         yield connection, wire, far
         connection.close()
@@ -117,47 +122,7 @@ async def begin(*arguments: Any, **named: Any) -> asyncio.Task[HttpExchange]:
 # --- Requests -------------------------------------------------------------------------
 
 
-async def test_a_large_body_waits_while_the_server_does_not_read() -> None:
-    """What waits in the transport is bounded; the order is kept."""
-    with wired() as (connection, wire, _):
-        body = bytes(range(256)) * 8000
-        wire.pauses_at = 0
-        task = await begin(connection, body)
-        steps = 0
-        while wire.sent.partition(b"\r\n\r\n")[2] != body:
-            steps += 1
-            assert len(wire.sent) <= wire.pauses_at + PART + 100
-            wire.pauses_at = len(wire.sent)
-            connection.resume_writing()
-            await asyncio.sleep(0)
-        assert steps > 5
-        connection.resume_writing()
-        await asyncio.sleep(0)
-        connection.data_received(EMPTY)
-        assert (await task).is_reusable
-
-
-@pytest.mark.parametrize("is_in_transport", [True, False])
-async def test_an_answer_before_the_end_of_the_body_is_taken(
-    *, is_in_transport: bool
-) -> None:
-    """The rest of the body is not sent, and the connection is not used again."""
-    with wired() as (connection, wire, _):
-        if is_in_transport:
-            wire.buffered = 1
-        else:
-            wire.pauses_at = 0
-        task = await begin(connection, bytes(5_000_000))
-        connection.data_received(reply(b"no", "413 Too Large"))
-        found = await task
-        assert (found.status, found.read()) == (413, b"no")
-        assert not connection.is_reusable
-        sent = len(wire.sent)
-        connection.resume_writing()
-        assert len(wire.sent) == sent
-
-
-@pytest.mark.parametrize("rest", [reply(b"no", "413 Too Large"), b"", b"HTTP/1.1 413"])
+@pytest.mark.parametrize("rest", [REFUSAL, b"", b"HTTP/1.1 413"])
 async def test_what_is_left_in_the_socket_that_broke_is_read(rest: bytes) -> None:
     """A whole answer is one; a part of it is not."""
     with wired() as (connection, _, far):
@@ -207,6 +172,8 @@ async def test_bytes_after_an_answer_are_never_those_of_the_next_one() -> None:
         connection.data_received(EMPTY)
         await task
         assert connection.is_reusable
+        wire.buffered = 1  # Of the request: the server has not read it.
+        assert not connection.is_reusable
         connection.keep()
         connection.data_received(EMPTY)
         assert (connection.is_open, wire.is_aborted) == (False, True)
@@ -262,7 +229,7 @@ async def test_a_connection_that_is_not_used_is_closed(
     """After a while; it is not counted any longer."""
     monkeypatch.setattr(aio_connections, "KEPT_SECONDS", 0.01)
 
-    async with RawServer(ok) as server, client_of(server) as client:
+    async with always(VALUE) as server, client_of(server) as client:
         await client.get("a")
         await until(
             lambda: not client.stats().nodes[server.name].connections,
@@ -278,26 +245,24 @@ async def test_a_connection_that_is_not_used_is_closed(
 
 async def test_the_connection_used_last_is_used_first() -> None:
     """So that the others become idle."""
-    async with RawServer(ok) as server, client_of(server) as client:
+    used: list[int] = []
+
+    def serve(peer: Peer) -> None:
+        while peer.request():
+            used.append(peer.number)
+            peer.send(VALUE)
+
+    async with ScriptedServer(serve) as server, client_of(server) as client:
         await asyncio.gather(*(client.get("a") for _ in range(3)))
         assert client.stats().nodes[server.name].connections == 3
-        await client.get("a")
-        used = server.heard[-1].connection
-        for _ in range(5):
+        for _ in range(6):
             await client.get("a")
-            assert server.heard[-1].connection == used
+        assert len(set(used[3:])) == 1
 
 
 async def test_close_ends_what_is_opening() -> None:
     """It is not waited for."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        port = listener.getsockname()[1]
-        waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:  # They fill the queue of the listener.
-            one.setblocking(False)  # noqa: FBT003
-            one.connect_ex(("127.0.0.1", port))
+    with full_listener() as port:
         client = client_of(f"127.0.0.1:{port}")
         task = asyncio.create_task(client.get("a"))
         for _ in range(20):
@@ -306,30 +271,28 @@ async def test_close_ends_what_is_opening() -> None:
         await client.close()
         with pytest.raises(ClientUsageError):
             await task
-        for one in waiting:
-            one.close()
 
 
 async def test_tasks_have_the_connection_in_the_order_in_which_they_asked() -> None:
     """One that was cancelled while it waited is passed over."""
-    gate = asyncio.Event()
+    gate = threading.Event()
 
-    async def script(heard: Heard, writer: asyncio.StreamWriter) -> None:
-        await gate.wait()
-        await ok(heard, writer)
+    def answer(_: bytes) -> bytes:
+        gate.wait(LONG)
+        return VALUE
 
     async with (
-        RawServer(script) as server,
+        ScriptedServer(answering(answer)) as server,
         client_of(server, connections_max=1) as client,
     ):
         tasks = [asyncio.create_task(client.get(f"{n}")) for n in range(8)]
-        await until(lambda: server.heard, "a request")
+        await until(lambda: server.requests, "a request")
         tasks[3].cancel()
         tasks[4].cancel()
         gate.set()
         await asyncio.gather(*tasks, return_exceptions=True)
-        order = [int(heard.path[1:]) for heard in server.heard]
-        assert order == [0, 1, 2, 5, 6, 7]
+        paths = [request.split(b" ")[1] for request in server.requests]
+        assert paths == [b"/%d" % n for n in (0, 1, 2, 5, 6, 7)]
         assert server.connections == 1
 
 
@@ -347,7 +310,7 @@ async def test_names_that_take_long_leave_the_threads_of_the_loop_alone(
         return resolve(host, *arguments, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve_slowly)
-    async with RawServer(ok) as server:
+    async with always(VALUE) as server:
         names = [f"n{number}.test:{server.port}" for number in range(64)]
         clients = [client_of(name) for name in names]
         reads = [asyncio.create_task(client.get("a")) for client in clients]

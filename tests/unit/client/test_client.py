@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-import re
 import socket
 import ssl
 import subprocess
@@ -22,9 +21,18 @@ from typing import Any, Final
 import pytest
 
 import make_client
-from support.answers import BROKEN, OK
+from support.client_memory import Memory
 from support.client_users import TaskClient
-from support.scripted_server import Peer, ScriptedServer, answering, recording, value
+from support.scripted_server import (
+    OK,
+    Peer,
+    ScriptedServer,
+    always,
+    answering,
+    closing,
+    full_listener,
+    value,
+)
 from support.waiting import wait_until
 from volcache_client import (
     AccessDeniedError,
@@ -48,6 +56,34 @@ SHORT: Final = 0.2
 LONGER: Final = 1.5
 STORED: Final = value(b"v", b'ETag: "1"\r\n')
 SOME_BYTES: Final = bytes(range(256))
+# Answers as broken servers send them, before they close the connection.
+BROKEN: Final = [
+    b"",
+    b"HTTP/1.1 200 OK\r\n",
+    OK + b"Content-Le",
+    OK + b"\r\nno length",
+    OK + b"Content-Length: 5\r\n\r\nabc",
+    OK + b"Content-Length: -5\r\n\r\nabcde",
+    OK + b"Content-Length: abc\r\n\r\nabcde",
+    OK + b"Content-Length: 999999999999999999\r\n\r\nabc",
+    OK + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcde",
+    OK + "Content-Length: ٣\r\n\r\nabc".encode(),
+    OK + b"Content-Length\r\n\r\n",
+    OK + b"Name : value\r\n\r\n",
+    OK + b"A: b\r\n folded\r\n\r\n",
+    OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    OK + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n",
+    OK + b"Transfer-Encoding: chunked\r\n\r\n0x1\r\na\r\n0\r\n\r\n",
+    OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n0\r\n\r\n",
+    OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+    OK + b"Transfer-Encoding: chunked\r\n\r\n9\r\nabc",
+    b"HTTP/2 200 OK\r\n\r\n",
+    b"HTTP/1.1 2x0 OK\r\n\r\n",
+    b"SSH-2.0-OpenSSH\r\n\r\n",
+    b"\r\n\r\n",
+    bytes(range(256)) * 4,
+    OK + b"A: " + bytes(200_000),
+]
 
 
 @pytest.fixture(params=[Client, TaskClient], ids=["threads", "tasks"])
@@ -62,16 +98,6 @@ def client_of(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return make
 
 
-def answer_once(data: bytes) -> Callable[[Peer], None]:
-    """Return a function that answers the first request and closes."""
-
-    def serve(peer: Peer) -> None:
-        if peer.request():
-            peer.send(data)
-
-    return serve
-
-
 def waiting_for(end: threading.Event) -> Callable[[Peer], None]:
     """Return a function that neither reads nor answers."""
 
@@ -79,11 +105,6 @@ def waiting_for(end: threading.Event) -> Callable[[Peer], None]:
         end.wait(PATIENT)
 
     return serve
-
-
-def always(data: bytes) -> ScriptedServer:
-    """Return a server that answers each request in the same way."""
-    return ScriptedServer(answering(lambda _: data))
 
 
 def endless(piece: bytes, first: bytes = b"") -> Callable[[Peer], None]:
@@ -111,7 +132,7 @@ def numbers_of(client: Any) -> Any:
 @pytest.mark.parametrize("data", BROKEN, ids=range(len(BROKEN)))
 def test_a_broken_answer_is_an_error_or_a_miss(data: bytes, client_of: Any) -> None:
     """It is never a shorter value, and counts for the health of the node."""
-    with ScriptedServer(answer_once(data)) as server:
+    with ScriptedServer(closing([], data)) as server:
         with client_of(server, failures=100) as client:
             with pytest.raises(NodeConnectionError, match=server.name):
                 client.get("key")
@@ -157,8 +178,9 @@ def test_a_slow_answer_ends_at_the_timeout(
 
 @pytest.mark.slow
 def test_a_slow_upload_ends_at_the_timeout(client_of: Any) -> None:
-    """The server does not read."""
+    """The server does not read; a file is not read ahead."""
     body = bytes(64 << 20)
+    file = io.BytesIO(body)
     is_over = threading.Event()
     with (
         ScriptedServer(waiting_for(is_over)) as server,
@@ -167,7 +189,8 @@ def test_a_slow_upload_ends_at_the_timeout(client_of: Any) -> None:
         with pytest.raises(NodeTimeoutError):
             client.set("key", body)
         with pytest.raises(NodeTimeoutError):
-            client.set_file("key", io.BytesIO(body))
+            client.set_file("key", file)
+        assert file.tell() < len(body) / 2
         is_over.set()
 
 
@@ -176,29 +199,20 @@ def test_a_connection_that_is_not_accepted_ends_in_time(
     client_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has a limit of its own; each address of a host has a share of it."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        name = f"127.0.0.1:{listener.getsockname()[1]}"
-        waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:  # They fill the queue of the listener.
-            one.setblocking(False)  # noqa: FBT003
-            one.connect_ex(listener.getsockname())
+    with full_listener() as full:
         with (
-            client_of(name, connect_timeout=0.05) as client,
+            client_of(f"127.0.0.1:{full}", connect_timeout=0.05) as client,
             pytest.raises(NodeTimeoutError),
         ):
             client.get("key")
-        with always(value(b"v")) as server:
+        with always(STORED) as server:
             found = [
                 (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))
-                for port in (listener.getsockname()[1], server.port)
+                for port in (full, server.port)
             ]
             monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **_named: found)
             with client_of("two.test:80", connect_timeout=LONGER) as client:
                 assert client.get("key") == b"v"
-        for one in waiting:
-            one.close()
 
 
 @pytest.mark.slow
@@ -234,15 +248,13 @@ def test_an_answer_that_is_no_value_is_an_error(
 ) -> None:
     """A redirect is not followed, and nothing is repeated."""
     text = b"HTTP/1.1 %d No\r\nLocation: /other\r\nContent-Length: 2\r\n\r\nno" % status
-    requests: list[bytes] = []
-    serve = recording(requests, text)
-    with ScriptedServer(serve) as server, client_of(server) as client:
+    with always(text) as server, client_of(server) as client:
         reason = "redirect to /other" if status == 302 else "no"
         with pytest.raises(error, match=f"{server.name}: {status} {reason}"):
             client.get("key")
         with pytest.raises(error, match=reason), client.stream("key"):
             pass
-        assert len(requests) == 2
+        assert len(server.requests) == 2
 
 
 def test_a_body_that_is_refused_before_it_was_sent_has_its_answer(
@@ -263,7 +275,7 @@ def test_a_body_that_is_refused_before_it_was_sent_has_its_answer(
 
     def ignore(peer: Peer) -> None:
         refuse(peer)
-        is_over.wait(PATIENT)
+        is_over.wait(2 * PATIENT)
 
     is_over = threading.Event()
     with ScriptedServer(ignore) as server, client_of(server) as client:
@@ -301,10 +313,8 @@ def test_a_request_has_the_path_of_its_key_and_what_the_service_needs(
     """By each way to send one; a proxy of the environment is not asked."""
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    requests: list[bytes] = []
 
     def answer(request: bytes) -> bytes:
-        requests.append(request)
         more = b'ETag: "1"\r\nSet-Cookie: a=1; Path=/\r\n'
         if request.startswith(b"HEAD"):
             return OK + more + b"Content-Length: 1\r\n\r\n"
@@ -321,6 +331,7 @@ def test_a_request_has_the_path_of_its_key_and_what_the_service_needs(
         with client.stream(key) as reader:
             assert reader.read() == b"v"
         host = f"\r\nHost: {server.name}\r\n".encode()
+    requests = server.requests
     assert [request.split(b" ")[1] for request in requests] == [path] * 5
     for request in requests:
         assert request.count(host) == 1
@@ -341,14 +352,12 @@ def test_a_request_has_the_path_of_its_key_and_what_the_service_needs(
 
 def test_purge_sends_its_prefix_and_the_token_of_the_operator(client_of: Any) -> None:
     """The prefix is a part of the query, encoded."""
-    requests: list[bytes] = []
-    serve = recording(requests, value(b""))
     with (
-        ScriptedServer(serve) as server,
+        always(value(b"")) as server,
         client_of(server, admin_token="op") as client,  # noqa: S106
     ):
         client.purge("a b/\N{EURO SIGN}?")
-    (request,) = requests
+    (request,) = server.requests
     assert request.startswith(b"POST /-/purge?prefix=a%20b%2F%E2%82%AC%3F HTTP")
     assert b"\r\nAuthorization: Bearer op\r\n" in request
 
@@ -393,17 +402,16 @@ def test_values_of_any_size_are_sent_and_returned(
 
 def test_a_unix_socket_is_a_node(tmp_path: Path, client_of: Any) -> None:
     """With the host name `localhost`; its connections are counted as well."""
-    requests: list[bytes] = []
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "disk1.sock"))
     listener.listen()
     with (
-        ScriptedServer(recording(requests, value(b"v")), listener=listener),
+        ScriptedServer(answering(lambda _: STORED), listener=listener) as server,
         client_of(f"unix:{tmp_path}/disk1.sock") as client,
     ):
         assert client.get("key") == b"v"
         assert numbers_of(client).connections == 1
-    assert b"\r\nHost: localhost\r\n" in requests[0]
+    assert b"\r\nHost: localhost\r\n" in server.requests[0]
 
 
 def test_a_unix_socket_whose_queue_is_full_is_waited_for(
@@ -436,14 +444,13 @@ def test_an_address_of_ip_version_6_is_a_node(client_of: Any) -> None:
         listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
     except OSError:
         pytest.skip("no IPv6 here")
-    requests: list[bytes] = []
     name = f"[::1]:{listener.getsockname()[1]}"
     with (
-        ScriptedServer(recording(requests, value(b"v")), listener=listener),
+        ScriptedServer(answering(lambda _: STORED), listener=listener) as server,
         client_of(f"http://{name}") as client,
     ):
         assert client.get("key") == b"v"
-    assert f"\r\nHost: {name}\r\n".encode() in requests[0]
+    assert f"\r\nHost: {name}\r\n".encode() in server.requests[0]
 
 
 def test_tls_is_checked_against_the_certificates_of_the_context(
@@ -544,34 +551,30 @@ def test_a_conditional_request_or_a_pipe_is_not_sent_twice(
 
 def test_a_request_is_not_repeated_on_a_new_connection(client_of: Any) -> None:
     """The server has read it and failed: it would fail again."""
-    requests: list[bytes] = []
 
     def serve(peer: Peer) -> None:
-        requests.append(peer.request())
-        if len(requests) == 1:
+        peer.request()
+        if peer.number == 0:
             peer.send(STORED)
-            requests.append(peer.request())
+            peer.request()
 
     with ScriptedServer(serve) as server, client_of(server) as client:
         assert client.get("a") == b"v"
         for count in (3, 4):
             with pytest.raises(NodeConnectionError):
                 client.get("b")
-            assert len(requests) == count
+            assert len(server.requests) == count
         with pytest.raises(NodeConnectionError), client.stream("b"):
             pass
-        assert len(requests) == 5
+        assert len(server.requests) == 5
 
 
 def test_connections_the_server_has_closed_are_not_used(client_of: Any) -> None:
     """Also not for a request that is not repeatable."""
-    with ScriptedServer(answer_once(STORED)) as server, client_of(server) as client:
+    with ScriptedServer(closing([], STORED)) as server, client_of(server) as client:
         for number in range(3):
             assert client.add("key", b"v") == '"1"'
-            wait_until(
-                lambda: all(not one.is_alive() for one in server._threads),
-                f"the end of connection {number}",
-            )
+            wait_until(lambda: not server.open, f"the end of connection {number}")
         assert server.connections == 3
 
 
@@ -621,10 +624,9 @@ def test_the_connections_of_a_node_that_was_removed_are_closed(client_of: Any) -
                 nodes[:] = [second.name]
                 assert client.get("key") == b"v"
                 assert list(client.stats().nodes) == [second.name]
-                used, idle = first._threads
-                wait_until(lambda: not idle.is_alive(), "the end of the idle one")
+                wait_until(lambda: first.open == 1, "the end of the idle one")
                 assert reader.read() == long
-            wait_until(lambda: not used.is_alive(), "the end")
+            wait_until(lambda: not first.open, "the end")
 
 
 # --- Streams and files ------------------------------------------------------------------
@@ -719,14 +721,12 @@ def test_a_file_that_fails_is_never_stored_short(
     file: type[io.BytesIO], error: type[Exception], client_of: Any
 ) -> None:
     """The announced length is not sent; that is no failure of the node."""
-    requests: list[bytes] = []
-    serve = recording(requests, STORED)
-    with ScriptedServer(serve) as server, client_of(server) as client:
+    with always(STORED) as server, client_of(server) as client:
         with pytest.raises(error, match=r"the disk|became shorter"):
             client.set_file("key", file(bytes(200_000)))
         assert numbers_of(client).failures == 0
         assert client.set_file("key", io.BytesIO(b"v")) == '"1"'
-    assert len(requests) == 1
+    assert len(server.requests) == 1
 
 
 def test_a_file_without_positions_is_sent_in_chunks(client_of: Any) -> None:
@@ -800,33 +800,6 @@ def test_many_keys_wait_for_several_answers_at_once(client_of: Any) -> None:
 # --- Values that are made once ----------------------------------------------------------
 
 
-def memory() -> Callable[[Peer], None]:
-    """Return a function that stores values as the service does; no time passes."""
-    values: dict[bytes, bytes] = {}
-    ages: dict[bytes, bytes] = {}
-    lock = threading.Lock()
-
-    def answer(request: bytes) -> bytes:
-        head, _, body = request.partition(b"\r\n\r\n")
-        method, path, _ = head.split(b" ", 2)
-        with lock:
-            if method == b"PUT":
-                if b"If-None-Match" in head and path in values:
-                    return b"HTTP/1.1 412 No\r\nContent-Length: 0\r\n\r\n"
-                values[path] = body
-                ages[path] = b"".join(re.findall(rb"Cache-Control: .*\r\n", head))
-                return value(b"", b'ETag: "1"\r\n')
-            if path not in values:
-                return b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n"
-            if method == b"DELETE":
-                return value(values.pop(path))
-            body = values[path]
-            head = value(body, b'ETag: "1"\r\n' + ages[path])
-            return head if method == b"GET" else head.removesuffix(body)
-
-    return answering(answer)
-
-
 # The name of the lease of "key", and what is made once.
 LEASE: Final = sha256(b"key").hexdigest()
 
@@ -852,7 +825,7 @@ def test_of_many_that_miss_a_key_one_makes_the_value(
             return raised
 
     with (
-        ScriptedServer(memory()) as server,
+        ScriptedServer(answering(Memory())) as server,
         client_of(server, serializer="json") as client,
         ThreadPoolExecutor(16) as threads,
     ):
@@ -887,7 +860,7 @@ def test_a_stale_value_is_returned_while_one_caller_renews_it(
         return [2]
 
     with (
-        ScriptedServer(memory()) as server,
+        ScriptedServer(answering(Memory())) as server,
         client_of(server, serializer="json") as client,
     ):
         made = make
@@ -921,7 +894,7 @@ def test_a_client_is_closed_while_it_renews(
         may_end.wait(PATIENT)
         return b"new"
 
-    with ScriptedServer(memory()) as server, client_of(server) as client:
+    with ScriptedServer(answering(Memory())) as server, client_of(server) as client:
         made = make
         if isinstance(client, TaskClient):
             made = partial(asyncio.to_thread, make)  # type: ignore[assignment]

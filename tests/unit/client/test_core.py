@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import pytest
 
+from support.client_memory import Memory
 from volcache_client import (
     AccessDeniedError,
     CacheError,
@@ -57,18 +58,15 @@ def _taken(step: object) -> Generator[object, Any, Any]:
     return (yield step)
 
 
-class FakeNode:
+class FakeNode(Memory):
     """A store that answers as an instance does; time passes in the pauses."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self.stored: dict[str, tuple[bytes, str, float]] = {}
+        super().__init__()
         self.requests: list[Request] = []
         # An error or a status for requests of a method, in place of the answer.
         self.failures: dict[str, Exception | int] = {}
         self.on_sleep: Callable[[], object] = lambda: None
-        self.directives = ""
-        self._count = 0
 
     async def send(self, step: Any) -> Any:
         """Perform a step, as all methods of a driver."""
@@ -104,42 +102,17 @@ class FakeNode:
         if isinstance(step, Call):
             return step.function()
         assert isinstance(step, Send)
-        self.requests.append(step.request)
-        failure = self.failures.get(step.request.method)
+        request = step.request
+        self.requests.append(request)
+        failure = self.failures.get(request.method)
         if isinstance(failure, Exception):
             raise failure
         if failure is not None:
             return Answer(failure, {"Content-Length": "2"}, b"no")
-        return self._answer(step.request)
-
-    def _answer(self, request: Request) -> Answer:
-        body, etag, until = self.stored.get(request.path, (b"", "", -1.0))
-        is_stored = until > self.now
-        matches = request.headers.get("If-Match", etag) in {etag, is_stored and "*"}
-        if request.method == "PUT":
-            if "If-None-Match" in request.headers and is_stored:
-                return Answer(412, {}, b"")
-            if not matches:
-                return Answer(412, {}, b"")
-            self._count += 1
-            etag = f'"{self._count}"'
-            lifetime = request.headers.get("Cache-Control", "max-age=1000")
-            age, _, self.directives = lifetime.partition("=")[2].partition(", ")
-            self.stored[request.path] = (request.body, etag, self.now + int(age))  # type: ignore[assignment]
-            return Answer(200, {"ETag": etag}, b"")
-        if not is_stored:
-            return Answer(404, {}, b"")
-        if request.method == "DELETE":
-            if matches:
-                del self.stored[request.path]
-            return Answer(200 if matches else 412, {}, b"")
-        left = f"max-age={int(until - self.now)}, {self.directives}"
-        headers = {
-            "Content-Length": str(len(body)),
-            "ETag": etag,
-            "Cache-Control": left,
-        }
-        return Answer(200, headers, body)
+        status, headers, body = self.answer(
+            request.method, request.path, request.headers, cast("bytes", request.body)
+        )
+        return Answer(status, {"Content-Length": str(len(body)), **headers}, body)
 
     def run(self, operation: Operation[T]) -> T:
         """Take all steps of an operation."""
@@ -314,7 +287,7 @@ def test_a_value_that_always_changes_is_left_to_others(node: FakeNode) -> None:
     def change(step: Any) -> object:
         if isinstance(step, Send) and step.request.method == "PUT":
             other = f"of another {len(node.requests)}"
-            node.stored = dict.fromkeys(node.stored, (b"1", other, 9000000000.0))
+            node.stored = dict.fromkeys(node.stored, (b"1", other, 9e9, ""))
         return take(step)
 
     node.take = change  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.answers import OK
+from support.scripted_server import OK
 from support.tables import each_row
 from volcache_client.http1 import BadAnswerError, HttpExchange
 from volcache_client.messages import Request
@@ -112,11 +112,3 @@ def test_a_connection_is_used_again_only_if_it_is_known_to_be_in_step(
     assert (found.read(), found.is_reusable) == (body, is_reusable)
     found.is_sent = False
     assert not found.is_reusable
-
-
-def test_a_redirect_names_where_it_leads() -> None:
-    """It is not followed."""
-    found = ask(
-        b"HTTP/1.1 302 x\r\nLocation: /b\r\nContent-Length: 1\r\n\r\nx"
-    ).answer()
-    assert (found.status, found.body) == (302, b"redirect to /b")

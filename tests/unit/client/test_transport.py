@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.scripted_server import Peer, ScriptedServer, recording, sending, value
+from support.scripted_server import Peer, ScriptedServer, always, sending, value
 from support.tables import each_row
 from volcache_client.errors import (
     InvalidArgumentError,
@@ -17,15 +17,14 @@ from volcache_client.transport import fetch
 def test_a_url_is_fetched_whatever_its_status() -> None:
     """With its path, query, headers and body; the connection is closed."""
     answer = b"HTTP/1.1 503 No\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\nno"
-    requests: list[bytes] = []
-    with ScriptedServer(recording(requests, answer)) as server:
+    with always(answer) as server:
         url = f"http://{server.name}/disk/-/purge?prefix=a%20b"
         found = fetch(url, method="POST", headers={"A": "b"}, body=b"")
         assert (found.status, found.headers["retry-after"], found.body) == (
             503, "1", b"no",
         )  # fmt: skip
         fetch(f"http://{server.name}")
-    post, get = (request.split(b"\r\n") for request in requests)
+    post, get = (request.split(b"\r\n") for request in server.requests)
     assert post[0] == b"POST /disk/-/purge?prefix=a%20b HTTP/1.1"
     assert {b"A: b", b"Content-Length: 0", b"Connection: close"} <= {*post}
     assert get[0] == b"GET / HTTP/1.1"
