@@ -37,21 +37,6 @@ http {{
     {http}
 }}
 """
-_PROXY: Final = """
-    access_log off;
-    merge_slashes off;
-    client_max_body_size {body_bytes_max};
-    upstream instance {{ server 127.0.0.1:{port}; keepalive 8; }}
-    server {{
-        listen 127.0.0.1:{own_port};
-        location / {{
-            proxy_pass http://instance;
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_ignore_client_abort on;
-        }}
-    }}
-"""
 
 
 def start_command(folder: Path, configuration: str) -> list[str]:
@@ -202,14 +187,3 @@ class Nginx(NginxProcess):
         """Whether it accepts connections and has all its workers."""
         # The socket listens before there are workers.
         return super().answers() and len(self.workers()) >= (os.cpu_count() or 1)
-
-
-class Proxy(PlainNginx):
-    """One nginx that passes all requests on to a port, without our limits and rules."""
-
-    def __init__(self, folder: Path, port: int, *, body_bytes_max: int) -> None:
-        """Write the configuration into a folder; nothing is started yet."""
-        super().__init__(folder)
-        self.configure(
-            _PROXY.format(port=port, own_port=self.port, body_bytes_max=body_bytes_max)
-        )
