@@ -13,7 +13,7 @@ from support.memcached import MemcachedProcess
 from support.process import MIB, ServerProcess, Servers
 from support.samples import samples_of, total
 from support.waiting import wait_until
-from support.wire import Reply, exchange
+from support.wire import Reply, exchange, send
 
 pytestmark = pytest.mark.integration
 
@@ -66,12 +66,20 @@ CASES: Final = (
 )
 
 
+# Refused by the gate: what is sent, and the verb and the status that count.
+REFUSED: Final = (
+    (b"GET /a HTTP/1.1\r\n\r\n", "GET", "400"),
+    (b"GET /a HTTP/2.0\r\nHost: t\r\n\r\n", "GET", "505"),
+    (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", "OTHER", "400"),  # TLS.
+)
+
+
 class Ledger:
     """Sends requests to one instance and keeps the expected counts."""
 
     def __init__(self, server: ServerProcess) -> None:
         """Start from what the instance has counted since it started."""
-        self._port = server.port
+        self.port = server.port
         self._before = self.scrape()
         # A scrape is counted when it is answered: in the next one.
         self.requests = Counter({("GET", "200"): 1})
@@ -80,7 +88,7 @@ class Ledger:
 
     def scrape(self) -> dict[str, float]:
         """Return all metrics."""
-        return samples_of(exchange(self._port, "GET", "/-/metrics").body.decode())
+        return samples_of(exchange(self.port, "GET", "/-/metrics").body.decode())
 
     def counted(self) -> dict[str, float]:
         """Return what the instance has counted since; call it last."""
@@ -92,7 +100,7 @@ class Ledger:
     def ask(self, case: Case) -> Reply:
         """Send one request."""
         method, path, status, headers, body = case
-        reply = exchange(self._port, method, path, body, headers)
+        reply = exchange(self.port, method, path, body, headers)
         assert reply.status == status, (case, reply)
         verb = method if method in COUNTED_VERBS else "OTHER"
         self.requests[verb, str(status)] += 1
@@ -163,6 +171,9 @@ def test_every_kind_of_request_is_counted_once(ledger: Ledger) -> None:
     for case in CASES:
         ledger.ask(case)
     ledger.ask(Case("NO", "/a", 405))
+    for data, verb, status in REFUSED:
+        assert str(send(ledger.port, data).status) == status
+        ledger.requests[verb, status] += 1
     found = ledger.counted()
 
     assert_sums(ledger, found)

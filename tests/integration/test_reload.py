@@ -141,12 +141,14 @@ def test_headers_for_browsers_change(server: Reloadable) -> None:
 
 
 def test_limit_of_slow_requests_changes(server: Reloadable) -> None:
-    """For reads and writes."""
+    """For reads, misses and writes."""
     server.set("log_slow = 0.000001")
     server.hang_up()
     exchange(server.port, "GET", "/a")
+    exchange(server.port, "GET", "/absent")
     exchange(server.port, "PUT", "/a", b"1")
-    wait_until(lambda: server.count("request.slow") >= 2, "both requests in the log")
+    wait_until(lambda: server.count("request.slow") >= 3, "all requests in the log")
+    assert "request.slow method=GET key=absent status=404 " in server.stderr
     server.set("log_slow = 0")
     server.hang_up()
     before = server.count("request.slow")
