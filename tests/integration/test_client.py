@@ -97,13 +97,6 @@ def server(servers: Servers) -> Iterator[ServerProcess]:
         yield server
 
 
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[Client[bytes]]:
-    """Return a client with patience."""
-    with Client(server.url, **LIMITS) as client:
-        yield client
-
-
 def script(text: str, *arguments: object) -> subprocess.Popen[str]:
     """Start a program that uses the client."""
     return subprocess.Popen(
@@ -113,23 +106,6 @@ def script(text: str, *arguments: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
-
-
-def test_odd_keys_are_keys_of_their_own(client: Client[bytes]) -> None:
-    """The methods are those of test_vocabulary.py."""
-    keys: list[str | bytes] = ["a//b/", ":/a:b", "a//[x", "a b+c", "a%20b", "a?b#c"]
-    keys += ["ä/ü", "http://x/y", b"\xff\xfe\\", "x@y:z", "~lease/x", "<>{}|^`'\""]
-    keys += ["a/-/b", "a..b"]
-    for key in keys:
-        assert client.set(key, repr(key).encode(), 60) is not None
-    for key in keys:
-        value = repr(key).encode()
-        head = client.stat(key)
-        assert head is not None
-        assert head.size == len(value)
-        assert client.get_many([key, "missing"]) == {key: value}
-        assert client.delete(key) is True
-        assert client.get(key) is None
 
 
 def test_many_processes_make_a_value_once(server: ServerProcess) -> None:

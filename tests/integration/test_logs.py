@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Final
@@ -12,42 +11,9 @@ import pytest
 from support.load import Load
 from support.process import ServerProcess
 from support.waiting import wait_until
-from support.wire import exchange
 
 pytestmark = pytest.mark.integration
 SETTINGS: Final = {"volume_size": 8 << 20, "volume_num": 2, "max_value_size": 1 << 20}
-
-
-def test_json_applies_to_both_logs(tmp_path: Path) -> None:
-    """Every line of either file is an object; the shutdown loses none."""
-    settings = SETTINGS | {
-        "log_access": str(tmp_path / "access.log"),
-        "log_file": str(tmp_path / "event.log"),
-        "log_format": "json",
-    }
-    with ServerProcess(tmp_path / "data", settings=settings) as server:
-        assert exchange(server.port, "PUT", "/key", b"value").status == 200
-        assert server.terminate() == 0
-    access, events = (
-        [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
-        for name in ("access.log", "event.log")
-    )
-    assert (access[-1]["method"], access[-1]["uri"], access[-1]["status"]) == (
-        "PUT",
-        "/key",
-        200,
-    )
-    assert [event["event"] for event in events] == [
-        "recovery.started",
-        "config.warning",
-        "recovery.completed",
-        "serving.started",
-        "stop.started",
-        "stop.completed",
-        "serving.ended",
-        "store.closed",
-    ]
-    assert " is low: the oldest files are evicted" in events[1]["text"]
 
 
 def test_rotation_under_load_loses_no_line(tmp_path: Path) -> None:

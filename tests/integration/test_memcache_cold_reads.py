@@ -13,7 +13,6 @@ import pytest
 from support.machine import Machine
 from support.memcache import MemcacheServer, RawClient
 from support.process import SHARED
-from support.waiting import wait_until
 
 pytestmark = [pytest.mark.disk, pytest.mark.integration, pytest.mark.slow]
 
@@ -88,15 +87,3 @@ def test_only_who_asks_waits_for_the_disk(slow: Slow) -> None:
         assert time.monotonic() - started > DISK_SECONDS * 0.8
         assert waiting.read(len(found(b"hot")) + 5) == found(b"hot") + b"END\r\n"
         assert waiting.line().startswith(b"CLIENT_ERROR")
-
-
-def test_client_that_goes_away_while_its_record_is_read(slow: Slow) -> None:
-    """Nothing is kept of it, and the end does not wait for more than the read."""
-    with slow.client() as client:
-        with slow.client() as gone:
-            gone.send(b"get cold\r\nget other\r\n")
-            wait_until(
-                lambda: client.stats()["curr_connections"] == "2", "its connection"
-            )
-        wait_until(lambda: client.stats()["curr_connections"] == "1", "its end")
-        assert client.get("cold") == COLD

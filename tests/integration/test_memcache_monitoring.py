@@ -40,9 +40,10 @@ def test_commands_are_counted_logged_and_sampled(tmp_path: Path) -> None:
     }
     with ServerProcess(tmp_path / "data", settings=settings) as server:
         reads = b"get hot\r\n" * 1000
-        commands = b"set hot 0 0 5\r\nvalue\r\n" + reads + b"get a b\r\nx\r\nquit\r\n"
-        assert converse(port, commands).startswith(b"STORED\r\nVALUE hot 0 5\r\n")
-        assert requests.get(f"{server.url}/hot", timeout=5).content == b"value"
+        commands = b"set hot 7 0 5\r\nvalue\r\n" + reads + b"get a b\r\nx\r\nquit\r\n"
+        assert converse(port, commands).startswith(b"STORED\r\nVALUE hot 7 5\r\n")
+        answer = requests.get(f"{server.url}/hot", timeout=5)
+        assert (answer.content, answer.headers["X-Flags"]) == (b"value", "7")
 
         # The client may see the end of the connection before the server counts it.
         wait_until(
@@ -54,14 +55,13 @@ def test_commands_are_counted_logged_and_sampled(tmp_path: Path) -> None:
         assert found["total"] == 1005
         assert sum(found["latency"]["get"]["counts"]) == 1002
         assert found["bytes_in"] == len(commands)
-        assert found["bytes_out"] > 1000 * len(b"VALUE hot 0 5\r\nvalue\r\nEND\r\n")
+        assert found["bytes_out"] > 1000 * len(b"VALUE hot 7 5\r\nvalue\r\nEND\r\n")
         assert found["connections"] == {"open": 0, "accepted": 1, "refused": 0}
         assert stats["hottest"][0]["key"] == "hot"
         text = requests.get(f"{server.url}/-/metrics", timeout=5).text
         name = "volcache_memcache_commands_total"
         assert f'\n{name}{{command="get",result="hit"}} 1000.0\n' in text
-    lines = log.read_text().splitlines()
-    found = [REQUEST.search(line) for line in lines]
+    found = [REQUEST.search(line) for line in log.read_text().splitlines()]
     kinds = [one.groups() for one in found if one and not one[2].startswith("/-/")]
     assert None not in found
     assert kinds[:2] == [("set", "/hot", "201"), ("get", "/hot", "200")]

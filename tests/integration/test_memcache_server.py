@@ -6,7 +6,6 @@ import resource
 import signal
 import socket
 import stat
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -16,7 +15,7 @@ from typing import Final
 import pytest
 import requests
 
-from support.memcache import MemcacheServer, RawClient
+from support.memcache import MemcacheServer
 from support.ports import pick_port
 from support.process import run_to_its_end
 from support.service_manager import ServiceManager
@@ -46,23 +45,6 @@ def put(server: MemcacheServer, key: str, value: bytes) -> requests.Response:
 def get(server: MemcacheServer, key: str) -> requests.Response:
     """Read over HTTP."""
     return requests.get(f"{server.url}/{key}", timeout=10)
-
-
-# --- Both protocols --------------------------------------------------------------------
-
-
-def test_both_protocols_have_the_same_keys(shared: MemcacheServer) -> None:
-    """What one stores or deletes, the other sees."""
-    with shared.client() as client:
-        assert put(shared, "both/http", b"from HTTP").ok
-        assert client.get("both/http") == b"from HTTP"
-        assert client.ask(b"set both/memcache 7 0 3\r\nabc\r\n") == b"STORED"
-        answer = get(shared, "both/memcache")
-        assert (answer.content, answer.headers["X-Flags"]) == (b"abc", "7")
-        assert client.ask(b"delete both/http\r\n") == b"DELETED"
-        assert get(shared, "both/http").status_code == 404
-        requests.delete(f"{shared.url}/both/memcache", timeout=10)
-        assert client.get("both/memcache") is None
 
 
 # --- Clients that misbehave ------------------------------------------------------------
@@ -171,38 +153,6 @@ def test_memcache_alone(tmp_path: Path) -> None:
             assert server.terminate() == 0
             assert not path.exists()
             assert "store.closed" in server.stderr
-
-
-def test_end_answers_what_has_arrived(tmp_path: Path) -> None:
-    """SIGTERM: idle connections are closed, no acknowledged value is lost."""
-    with MemcacheServer(tmp_path / "data", settings=SMALL) as server:
-        with ExitStack() as stack:
-            idle = [stack.enter_context(server.client()) for _ in range(20)]
-            assert idle[0].ask(b"mn\r\n") == b"MN"
-            busy = stack.enter_context(server.client())
-            count = 5000
-            batch = b"".join(
-                b"set end%d 0 0 1000\r\n%s\r\n" % (number, VALUE)
-                for number in range(count)
-            )
-            sender = threading.Thread(target=try_to_send, args=(busy, batch))
-            sender.start()
-            assert busy.line() == b"STORED"
-            started = time.monotonic()
-            server.send_signal(signal.SIGTERM)
-            stored = 1 + busy.rest().count(b"STORED\r\n")
-            sender.join()
-            assert server.wait() == 0
-            assert time.monotonic() - started < 15
-        server.start()
-        with server.client() as client:
-            assert all(client.get(f"end{number}") for number in range(stored))
-
-
-def try_to_send(client: RawClient, data: bytes) -> None:
-    """Send until the server closes the connection."""
-    with suppress(OSError):
-        client.send(data)
 
 
 def refused_start(tmp_path: Path, address: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -74,20 +73,6 @@ def test_manager_is_told_the_life_of_a_process(
         assert lines.index("STOPPING=1") > lines.index("RELOADING=1")
     finally:
         server.__exit__()
-
-
-def test_stopped_process_does_not_feed_the_watchdog(
-    tmp_path: Path, manager: ServiceManager
-) -> None:
-    """It goes on when it runs again; no thread of its own sends the message."""
-    with start(tmp_path, manager) as server:
-        manager.wait_for("WATCHDOG=1")
-        threads = os.listdir(f"/proc/{server.pid}/task")  # noqa: PTH208
-        assert "beat" not in str(threads)
-        server.suspend()
-        count = len(manager.receive())
-        server.send_signal(signal.SIGCONT)
-        wait_until(lambda: len(manager.receive()) > count, "messages")
 
 
 @pytest.fixture(scope="module")
