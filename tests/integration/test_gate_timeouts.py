@@ -450,31 +450,6 @@ def test_shortage_of_descriptors_lowered_while_serving_is_survived(
     patient.kill()  # Its limit stays.
 
 
-# --- The end ---------------------------------------------------------------------------
-
-
-def test_request_in_progress_is_answered_at_the_end(patient: ServerProcess) -> None:
-    """A body that continues while the instance stops; it is no longer ready."""
-    ready = request_bytes("GET", "/-/ready")
-    with Talk(patient.port) as client, Talk(patient.port) as checker:
-        client.send(HALF_BODY)
-        assert checker.exchange("GET", "/-/ready").status == 200
-        checker.send(ready[:-2])
-        assert exchange(patient.port, "GET", "/key").body == b"value"
-        patient.process.terminate()
-        wait_until(lambda: "stop.started" in patient.stderr, "the stop to begin")
-        checker.send(ready[-2:])
-        reply = checker.read()
-        assert reply.status == 503
-        assert b"not ready: the process is stopping" in reply.body
-        client.send(b" more")
-        assert client.read("PUT").status == 200
-        assert client.has_ended()
-        assert patient.wait() == 0
-    patient.start()
-    assert exchange(patient.port, "GET", "/key").body == b"half more"
-
-
 # --- Memory for bodies -------------------------------------------------------------
 
 

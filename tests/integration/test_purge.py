@@ -45,32 +45,6 @@ def purge(server: ServerProcess, query: str) -> int:
     return ask(server, "POST", f"/-/purge?{query}", headers=token)
 
 
-def test_every_method_finds_what_was_purged_absent(server: ServerProcess) -> None:
-    """Small values, which the gate answers, and large ones; also after a kill."""
-    values = {"tiles/12/a": b"a", "tiles/12/gr%C3%BCn": bytes(300_000), "tiles/13": b""}
-    for key, value in values.items():
-        assert ask(server, "PUT", f"/{key}", data=value) == 200
-        assert ask(server, "GET", f"/{key}") == 200
-    assert purge(server, "prefix=tiles/12/&dry-run") == 200
-    assert ask(server, "GET", "/tiles/12/a") == 200
-    assert purge(server, "prefix=tiles/12/") == 200
-    for is_last in (False, True):
-        for key in ("tiles/12/a", "tiles/12/gr%C3%BCn"):
-            for method in ("GET", "GET", "HEAD", "PROPFIND"):
-                assert ask(server, method, f"/{key}") == 404, (method, key)
-        assert ask(server, "GET", "/tiles/13") == 200
-        if not is_last:
-            server.kill()
-            server.restart()
-    assert ask(server, "DELETE", "/tiles/12/a") == 404
-    new = {"data": b"new", "headers": {"If-None-Match": "*"}}
-    assert ask(server, "PUT", "/tiles/12/a", **new) == 200
-    assert ask(server, "GET", "/tiles/12/a") == 200
-    stats = server.stats()
-    assert stats["requests"]["misses"]["purged"] > 0
-    assert stats["store"]["purge_entries"] == 1
-
-
 def test_copies_in_memcached_are_purged(
     servers: Servers, memcached: MemcachedProcess
 ) -> None:

@@ -181,12 +181,18 @@ def test_further_signals_and_clients_are_refused(
     server: ServerProcess, numbers: list[signal.Signals]
 ) -> None:
     """They neither kill the process nor close a connection; a late client need not wait."""
-    with sending(server, PUT % 5 + b"val") as connection:
-        time.sleep(0.05)  # The server has read it.
+    ready = request_bytes("GET", "/-/ready")
+    with sending(server, PUT % 5 + b"val") as connection, Talk(server.port) as checker:
+        checker.send(ready[:-2])
+        time.sleep(0.05)  # The server has read both.
         for number in numbers:
             server.send_signal(number)
             time.sleep(0.1)  # Let each be delivered by itself.
         wait_until(lambda: is_refused(server), "a connection to be refused")
+        checker.send(ready[-2:])
+        reply = checker.read()
+        assert reply.status == 503
+        assert b"not ready: the process is stopping" in reply.body
         connection.sendall(b"ue")
         answer = read_to_the_end(connection)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")

@@ -210,7 +210,8 @@ def test_prefixes_and_everything_are_invalidated(cache: Any) -> None:
     cache.set_many({"a/1": b"1", "a/2": b"2", "b/1": b"3"})
     assert cache.purge("a/") is None
     assert cache.get_many(["a/1", "a/2", "b/1"]) == {"b/1": b"3"}
-    assert cache.set("a/1", b"new")
+    assert cache.delete("a/2") is False
+    assert cache.add("a/1", b"new")
     assert cache.get("a/1") == b"new"
     assert cache.clear() is None
     assert cache.get_many(["a/1", "b/1"]) == {}
