@@ -78,12 +78,14 @@ def test_value_that_is_too_large_is_refused_with_the_limit(
         assert err.endswith(" bytes long; allowed are 0 to 1048576\n")
 
 
-def test_metadata_of_a_put_is_stored(server: ServerProcess) -> None:
-    """Type, encoding and lifetime; --if-absent keeps what is there."""
+def test_metadata_of_a_put_is_stored(server: ServerProcess, tmp_path: Path) -> None:
+    """Type, encoding and lifetime; --if-absent keeps what is there. With a token file."""
+    (tmp_path / "token").write_text(f"{WRITE}\n")
     options = ["--content-type", "a/b", "--content-encoding", "gzip", "--max-age", "99"]
     options += ["--cache-control", "immutable", "--if-absent"]
-    assert run(server, "put", "meta", *options, data=b"1")[0] == 0
-    code, _, err = run(server, "put", "meta", *options, data=b"2")
+    options += ["--token-file", str(tmp_path / "token")]
+    assert run(server, "put", "meta", *options, data=b"1", write="")[0] == 0
+    code, _, err = run(server, "put", "meta", *options, data=b"2", write="")
     assert code == 1
     assert "meta: 412 If-None-Match is false" in err
     answer = requests.get(
@@ -95,19 +97,6 @@ def test_metadata_of_a_put_is_stored(server: ServerProcess) -> None:
     assert answer.headers["Content-Encoding"] == "gzip"
     assert answer.headers["Cache-Control"].endswith(", immutable")
     assert answer.headers["Cache-Control"].startswith("max-age=9")
-
-
-def test_token_is_needed_and_may_be_in_a_file(
-    server: ServerProcess, tmp_path: Path
-) -> None:
-    """A wrong one is one line that says what to do."""
-    code, _, err = run(server, "put", "k", data=b"1", write="")
-    assert code == 1
-    assert "k: 401 " in err
-    assert err.endswith("; give the token by --token-file or in the environment\n")
-    (tmp_path / "token").write_text(f"{WRITE}\n")
-    file = ["--token-file", str(tmp_path / "token")]
-    assert run(server, "put", "k", *file, data=b"1", write="")[0] == 0
 
 
 def test_keys_are_deleted_whether_or_not_others_are_there(

@@ -346,29 +346,6 @@ def test_store_in_memory_is_read_at_once(machine: Machine) -> None:
 # --- What happens during a read --------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["PUT", "DELETE"])
-def test_key_that_changes_during_a_read_has_its_old_value_or_the_new(
-    slow: SlowServer, method: str
-) -> None:
-    """The next read has the new one for certain."""
-    body = b"new" if method == "PUT" else None
-    for is_late in (False, True):
-        slow.fill()
-        slow.slow_down(is_late=is_late)
-        with Talk(slow.port) as client, Talk(slow.port) as other:
-            client.send(request_bytes("GET", "/cold"))
-            assert other.exchange("GET", "/hot").body == b"hot"
-            began = time.monotonic()
-            assert other.exchange(method, "/cold", body).status == 200
-            if method == "PUT":  # A DELETE may have to read the record itself.
-                assert time.monotonic() - began < DISK_SECONDS / 2
-            reply = client.read()
-            after = client.exchange("GET", "/cold")
-        new = (200, b"new") if method == "PUT" else (404, after.body)
-        assert (after.status, after.body) == new
-        assert (reply.status, reply.body) in {(200, COLD), new}
-
-
 @pytest.mark.parametrize("is_late", [False, True])
 def test_reading_a_record_whose_volume_is_reclaimed_gives_its_bytes_or_a_miss(
     tmp_path: Path, machine: Machine, *, is_late: bool
@@ -442,25 +419,6 @@ def test_reads_that_outlast_the_deadline_end_with_exit_code_0(
         server.machine.slow_down("nothing", 0)
         server.start()
         assert exchange(server.port, "GET", "/cold").body == COLD
-
-
-def test_record_that_cannot_be_read_is_no_miss(slow: SlowServer) -> None:
-    """503 for it and for absent keys, until a read succeeds again."""
-    slow.machine.slow_down("nothing", 0)
-    assert exchange(slow.port, "GET", "/absent").status == 404
-    slow.machine.fail_reads_of(VOLUMES)
-
-    def is_not_ready() -> bool:
-        assert exchange(slow.port, "GET", "/cold").status == 503
-        return exchange(slow.port, "GET", "/absent").status == 503
-
-    try:
-        # A read that began before may end well, and break the row of errors.
-        wait_until(is_not_ready, "errors in a row")
-    finally:
-        slow.machine.recover()
-    assert exchange(slow.port, "GET", "/cold").body == COLD
-    assert exchange(slow.port, "GET", "/absent").status == 404
 
 
 def test_damaged_record_is_a_miss_whether_it_is_in_memory_or_not(

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.integration
 
 ROOT: Final = Path(__file__).parents[2]
 ALERTS: Final = ROOT / "conf" / "prometheus" / "alerts.yml"
-SCRAPE: Final = ROOT / "conf" / "prometheus" / "scrape.yml"
 DASHBOARD: Final = ROOT / "conf" / "grafana" / "volcache.json"
 
 
@@ -104,9 +103,7 @@ def test_every_metric_and_label_in_use_exists(path: Path, tmp_path: Path) -> Non
 
 
 def test_alarms_fire_when_they_should(promtool: Callable[..., str]) -> None:
-    """Rules and example are well-formed, and pass the cases of alerts_test.yml."""
-    assert "SUCCESS" in promtool("check", "rules", ALERTS)
-    assert "is valid prometheus config" in promtool("check", "config", SCRAPE)
+    """They pass the cases of alerts_test.yml."""
     tests = Path(__file__).with_name("alerts_test.yml")
     assert "SUCCESS" in promtool("test", "rules", tests)
 

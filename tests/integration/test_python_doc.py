@@ -105,10 +105,3 @@ def test_every_error_is_in_the_table() -> None:
     for name, text in table.items():
         if text:
             assert errors[name].is_outage == (text == "yes"), name
-
-
-def test_first_example_is_on_the_first_screen() -> None:
-    """Within 25 lines."""
-    shown = PAGE.read_text().split("```\n")[0]
-    assert "```python\n" in shown
-    assert len(shown.splitlines()) < 25
