@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -40,15 +39,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from volcache_client import Client
 
-url, key, seconds, lease = sys.argv[1:]
+url, key = sys.argv[1:]
 
 def make():
     print("made", flush=True)
-    time.sleep(float(seconds))
+    time.sleep(0.5)
     return b"value"
 
 with (
-    Client(url, timeout=30, connect_timeout=30, lease_seconds=int(lease)) as client,
+    Client(url, timeout=30, connect_timeout=30) as client,
     ThreadPoolExecutor(16) as threads,
 ):
     print("ready", flush=True)
@@ -110,7 +109,7 @@ def script(text: str, *arguments: object) -> subprocess.Popen[str]:
 
 def test_many_processes_make_a_value_once(server: ServerProcess) -> None:
     """One holds the lease; the others wait for the value."""
-    processes = [script(_ASK, server.url, "processes", 0.5, 10) for _ in range(4)]
+    processes = [script(_ASK, server.url, "processes") for _ in range(4)]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -121,24 +120,6 @@ def test_many_processes_make_a_value_once(server: ServerProcess) -> None:
     outputs = [process.communicate(timeout=60)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4
     assert "".join(outputs) == "made\n"
-
-
-def test_a_value_is_made_by_another_when_its_maker_was_killed(
-    server: ServerProcess,
-) -> None:
-    """After its lease has expired."""
-    maker = script(_ASK, server.url, "killed", 1000, 3)
-    assert maker.stdin is not None
-    assert maker.stdout is not None
-    maker.stdin.write("\n")
-    maker.stdin.flush()
-    assert [maker.stdout.readline() for _ in range(2)] == ["ready\n", "made\n"]
-    with Client(server.url, **LIMITS) as client, ThreadPoolExecutor(1) as threads:
-        found = threads.submit(client.get_or_set, "killed", lambda: b"ours")
-        wait_until(lambda: client.stats().waits or found.done(), "one that waits")
-        maker.kill()
-        maker.communicate()
-        assert found.result(PATIENT) == b"ours"
 
 
 def test_a_forked_child_has_connections_and_locks_of_its_own(

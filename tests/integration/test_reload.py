@@ -67,31 +67,20 @@ def server(tmp_path: Path) -> Iterator[Reloadable]:
         yield server
 
 
-def test_reload_names_what_changed_and_what_needs_a_restart(server: Reloadable) -> None:
-    """In the answer and in the log; the settings in effect are shown."""
-    assert server.reload() == "200 nothing has changed"
-    server.set('log_level = "debug"\nread_token = "reader"\nidle_timeout = 7.0')
-    assert server.reload() == (
-        "200 changed: log_level, read_token; a restart is needed for: idle_timeout"
-    )
-    line = "config.reloaded changed='log_level, read_token' restart='idle_timeout'"
-    assert line in server.stderr
-    stats = exchange(server.port, "GET", "/-/stats").body
-    assert b'"read_token": true' in stats
-    assert b'"idle_timeout": 120.0' in stats
-    server.set('log_level = "error"')
-    server.hang_up()
-    assert "changed='log_level, read_token' restart=''" in server.stderr
-    server.set('log_level = "info"')
-    server.hang_up()
-
-
 def test_tokens_take_effect_on_open_connections(server: Reloadable) -> None:
     """The old one is refused at once; so is a GET that the gate has answered before."""
     with Talk(server.port) as wire:
         assert wire.exchange("GET", "/a").status == 200
-        server.set('read_token = "reader"\nwrite_token = "writer"')
+        changed = 'read_token = "reader"\nwrite_token = "writer"\n'
+        server.set(f"{changed}idle_timeout = 7.0")
         server.hang_up()
+        line = (
+            "config.reloaded changed='read_token, write_token' restart='idle_timeout'"
+        )
+        assert line in server.stderr
+        stats = exchange(server.port, "GET", "/-/stats").body
+        assert b'"read_token": true' in stats
+        assert b'"idle_timeout": 120.0' in stats
         assert wire.exchange("GET", "/a").status == 401
         assert wire.exchange("GET", "/a", None, READER).status == 200
         assert wire.exchange("PUT", "/a", b"2", READER).status == 401
@@ -165,14 +154,7 @@ def test_wrong_settings_change_nothing(server: Reloadable) -> None:
     file = server.file
     for break_file, reason in (
         # What else is wrong is in the tests of the settings.
-        (
-            lambda: file.write_text("prot = 1\nx = 1"),
-            "the closest known is port (and 1 m",
-        ),
-        (
-            lambda: file.write_text('read_token = " x"'),
-            "read_token = (not shown) is not",
-        ),
+        (lambda: file.write_text('read_token = " x"'), "(not shown) is not"),
         (lambda: file.write_bytes(b""), "empty"),
         (file.unlink, "No such file"),
         (lambda: os.mkfifo(file), "not a regular file"),
