@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,17 +13,17 @@ import requests
 from support.extent import step
 from support.process import ServerProcess
 from support.waiting import wait_until
+from support.wire import connect
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.slow]
 
 DEADLINE_SECONDS = 20.0
-MIB = 1 << 20
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """Yield a server with one value, which it must still have at the end."""
-    with ServerProcess(tmp_path, settings={"volume_size": 16 * MIB}) as running:
+    with ServerProcess(tmp_path, settings={"volume_size": 16 << 20}) as running:
         put(running, "kept", b"value")
         yield running
         assert get(running, "kept") == b"value"
@@ -40,11 +39,6 @@ def get(server: ServerProcess, key: str) -> bytes | None:
     """Read a value."""
     answer = requests.get(f"{server.url}/{key}", timeout=DEADLINE_SECONDS)
     return answer.content if answer.status_code == 200 else None
-
-
-def connect(server: ServerProcess) -> socket.socket:
-    """Open a connection."""
-    return socket.create_connection(("127.0.0.1", server.port), DEADLINE_SECONDS)
 
 
 def is_pending(server: ServerProcess) -> bool:
@@ -69,7 +63,7 @@ def test_no_signal_loses_a_value(server: ServerProcess) -> None:
     sample = {*ordinary[:: step(3)], *DEADLY, *HARMLESS, signal.SIGRTMAX}
     for number in sorted(sample - {signal.SIGCONT}):
         put(server, f"key {int(number)}", b"value %d" % number)
-        with connect(server) as half:
+        with connect(server.port) as half:
             half.sendall(b"PUT /kept HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\n")
             server.send_signal(number)
             server.send_signal(signal.SIGCONT)

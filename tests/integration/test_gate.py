@@ -48,26 +48,20 @@ def server(servers: Servers) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def port(server: ServerProcess) -> int:
-    """Return the port of an instance that has `/kept`."""
-    assert exchange(server.port, "PUT", "/kept", b"kept").status == 200
-    return server.port
-
-
-@pytest.fixture
-def kept(port: int) -> Iterator[int]:
+def kept(server: ServerProcess) -> Iterator[int]:
     """Return the port of an instance that has `/kept`, and still has it at the end."""
-    yield port
-    assert exchange(port, "GET", "/kept").body == b"kept"
+    assert exchange(server.port, "PUT", "/kept", b"kept").status == 200
+    yield server.port
+    assert exchange(server.port, "GET", "/kept").body == b"kept"
 
 
 # --- One request at a time -------------------------------------------------------------
 
 
-def test_continue_is_sent_when_it_is_asked_for(port: int) -> None:
+def test_continue_is_sent_when_it_is_asked_for(kept: int) -> None:
     """Once, before the body; not by HTTP/1.0, and not if the body is there."""
     head = b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n"
-    with Talk(port) as client:
+    with Talk(kept) as client:
         for _ in range(2):
             client.send(b"PUT /asked HTTP/1.1\r\nHost: t\r\n" + head)
             assert client.read("PUT").status == 100

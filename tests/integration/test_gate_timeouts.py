@@ -81,6 +81,11 @@ def connections_of(server: ServerProcess) -> dict[str, Any]:
     return found
 
 
+def wait_until_counted(server: ServerProcess, **counts: int) -> None:
+    """Wait until an instance counts so many."""
+    wait_until(lambda: counts.items() <= connections_of(server).items(), str(counts))
+
+
 def assert_timed_out(received: bytes) -> None:
     """Check that an answer is a 408 of one line."""
     head, _, body = received.partition(b"\r\n\r\n")
@@ -468,18 +473,14 @@ def test_bodies_wait_for_memory_in_their_order(tmp_path: Path) -> None:
             one = opened.enter_context(connect(server.port))
             one.sendall(CHUNKED_HEAD % number + chunk)
             uploads.append(one)
-        wait_until(
-            lambda: connections_of(server)["body_bytes"] == BODY_MEMORY, "no more room"
-        )
+        wait_until_counted(server, body_bytes=BODY_MEMORY)
         waiting = []
         for number in range(100, 104):
             one = opened.enter_context(connect(server.port))
             one.sendall(b"PUT /%d HTTP/1.1\r\nHost: t\r\n" % number)
             one.sendall(b"Content-Length: %d\r\n\r\n" % MIB + LARGE)
             waiting.append(one)
-        wait_until(
-            lambda: connections_of(server)["waiting_bodies"] == 4, "four to wait"
-        )
+        wait_until_counted(server, waiting_bodies=4)
         # What needs no room is answered.
         assert exchange(server.port, "GET", "/none").status == 404
         uploads[0].sendall(b"0\r\n\r\n")
@@ -512,21 +513,15 @@ def test_large_answers_wait_for_memory_too(tmp_path: Path) -> None:
             one = opened.enter_context(connect(server.port, buffer=4096))
             one.sendall(b"GET /large HTTP/1.0\r\n\r\n")
             slow.append(one)
-        wait_until(
-            lambda: connections_of(server)["waiting_bodies"] == 1, "the third to wait"
-        )
+        wait_until_counted(server, waiting_bodies=1)  # The third.
         assert connections_of(server)["body_bytes"] > 16 * MIB
         assert exchange(server.port, "GET", "/small").body == b"small"
         assert exchange(server.port, "HEAD", "/large").status == 200
         slow.pop(0).close()
-        wait_until(
-            lambda: connections_of(server)["waiting_bodies"] == 0, "room for the third"
-        )
+        wait_until_counted(server, waiting_bodies=0)
         for one in slow:
             assert read_to_the_end(one).endswith(value)
-        wait_until(
-            lambda: connections_of(server)["body_bytes"] == 0, "the room to be free"
-        )
+        wait_until_counted(server, body_bytes=0)
 
 
 def test_memory_of_bodies_that_broke_off_is_given_back(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -89,21 +88,15 @@ def read(path: Path) -> str:
     return path.read_text()
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    """Yield one whose server runs."""
-    made = Machine(tmp_path)
-    with made.server:
-        yield made
-
-
-def test_logrotate_starts_new_files(machine: Machine) -> None:
+def test_logrotate_starts_new_files(tmp_path: Path) -> None:
     """Twice: the oldest file is compressed, each request has its line in one of them."""
-    for turn in range(3):
-        requests.get(f"{machine.server.url}/marker/{turn}", timeout=5)
-        if turn < 2:
-            machine.rotate()
-    assert machine.server.terminate() == 0
+    machine = Machine(tmp_path)
+    with machine.server as server:
+        for turn in range(3):
+            requests.get(f"{server.url}/marker/{turn}", timeout=5)
+            if turn < 2:
+                machine.rotate()
+        assert server.terminate() == 0
     names = ("1234{}.log.2.gz", "1234{}.log.1", "1234{}.log")
     files = {path.name: read(path) for path in machine.logs.iterdir()}
     assert {*files} == {name.format(of) for name in names for of in ("-access", "")}
@@ -114,5 +107,5 @@ def test_logrotate_starts_new_files(machine: Machine) -> None:
     assert " serving.started " in files["1234.log.2.gz"]
     assert " store.closed " in files["1234.log"]
     # Once for each file that was moved, and of that instance only.
-    calls = (machine.logs.parent / "calls").read_text().splitlines()
+    calls = (tmp_path / "calls").read_text().splitlines()
     assert calls == ["reload volcache@1234.service"] * 4
