@@ -11,7 +11,7 @@ import pytest
 
 import nginx_tokens
 from support.nginx import Nginx
-from support.stub_instance import StubInstance, instance_text
+from support.stub_instance import StubInstance
 from support.wire import exchange
 
 pytestmark = pytest.mark.integration
@@ -149,18 +149,6 @@ def test_one_token_protects_one_kind_of_requests(
         ):
             found = tuple(status(nginx, method, header) for method in ("GET", "PUT"))
             assert found == statuses
-
-
-def test_without_tokens_in_nginx_those_of_the_instance_are_required(
-    stub: StubInstance, nginx_with: Callable[..., Nginx]
-) -> None:
-    """As shipped, nginx forwards Authorization, and the 401 of the instance unchanged."""
-    nginx = nginx_with()
-    for method in ("GET", "PUT"):
-        reply = exchange(nginx.port, method, "/401", b"", "Authorization: Bearer x")
-        assert (reply.status, reply.body) == (401, instance_text(401))
-        assert reply.headers.get_all("WWW-Authenticate") == ['Basic realm="instance"']
-        assert stub.received[-1].headers["Authorization"] == "Bearer x"
 
 
 def test_script_writes_the_file_from_settings() -> None:

@@ -248,23 +248,3 @@ def test_page_of_another_origin_reads_and_writes(
             blocked = seen_by_a_page(browser, stranger, server.url, headers)
             assert blocked == [[0, [], "TypeError"]] * len(STEPS)
             assert exchange(server.port, "GET", "/tile").status != 200
-
-
-@pytest.mark.slow
-def test_stored_script_does_not_become_a_service_worker(
-    browser: Browser, servers: Servers
-) -> None:
-    """Neither from a stored page nor from one of the instance itself."""
-    with servers.server() as server:
-        script = "Content-Type: text/javascript"
-        assert exchange(server.port, "PUT", "/sw.js", b"1", script).status == 200
-        page = "Content-Type: text/html"
-        assert exchange(server.port, "PUT", "/page", b"<p>", page).status == 200
-        register = """async () => {
-          try { await navigator.serviceWorker.register('/sw.js'); }
-          catch (error) { return error.message; }
-        }"""
-        tab = Tab(browser)
-        for path, reason in (("/page", "sandboxed"), ("/-/healthy", "403")):
-            tab.page.goto(server.url + path)
-            assert reason in str(tab.page.evaluate(register))

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -28,15 +28,10 @@ KEY = "x/<script>alert(1)</script><img/src=x/onerror=alert(1)>"
 ODD = ("NaN", "undefined", "null", "Infinity", "[object")
 
 
-def overview_of(url: str) -> dict[str, Any]:
-    """Return what the dashboard knows."""
-    found: dict[str, Any] = requests.get(f"{url}api/cluster", timeout=20).json()
-    return found
-
-
 def states_of(url: str) -> dict[str, str]:
     """Return the state of each instance, as the dashboard knows it."""
-    return {one["name"]: one["state"] for one in overview_of(url)["instances"]}
+    found = requests.get(f"{url}api/cluster", timeout=20).json()
+    return {one["name"]: one["state"] for one in found["instances"]}
 
 
 def look(

@@ -7,13 +7,11 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
 import pytest
-import requests
 
 from support.memcache import MemcacheServer
 from support.ports import pick_port
@@ -21,6 +19,7 @@ from support.process import run_to_its_end
 from support.service_manager import ServiceManager
 from support.slow_uploads import raise_descriptor_limit
 from support.waiting import wait_until
+from support.wire import exchange
 
 pytestmark = pytest.mark.integration
 
@@ -28,71 +27,25 @@ SMALL: Final = {"volume_size": "8MiB", "volume_num": 8}
 VALUE: Final = b"v" * 1000
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemcacheServer]:
-    """Run one server for the tests that leave it as it was."""
-    folder = tmp_path_factory.mktemp("memcache")
-    settings = {**SMALL, "transfer_timeout": 1, "log_slow": 0}
-    with MemcacheServer(folder / "data", settings=settings) as server:
-        yield server
+# --- Many clients ----------------------------------------------------------------------
 
 
-def put(server: MemcacheServer, key: str, value: bytes) -> requests.Response:
-    """Store over HTTP."""
-    return requests.put(f"{server.url}/{key}", data=value, timeout=10)
-
-
-def get(server: MemcacheServer, key: str) -> requests.Response:
-    """Read over HTTP."""
-    return requests.get(f"{server.url}/{key}", timeout=10)
-
-
-# --- Clients that misbehave ------------------------------------------------------------
-
-
-def test_http_is_answered_during_abuse(shared: MemcacheServer) -> None:
-    """Clients that send garbage, send slowly, or do not read."""
-    with ExitStack() as stack:
-        clients = [stack.enter_context(shared.client()) for _ in range(7)]
-        huge, long_key, endless, slow, deaf, sets, gets = clients
-        deaf.set("large", b"x" * 1_000_000)
-        huge.send(b"set huge 0 0 2147483647\r\n" + b"x" * 100_000)
-        long_key.send(b"get " + b"k" * 1_000_000 + b"\r\n")
-        with suppress(ConnectionError):  # Closed as soon as it is too long.
-            endless.send(b"e" * 3_000_000)
-        slow.send(b"set slow 0 0 10\r\nabc")
-        deaf.send(b"get large\r\n" * 1000)
-        sets.send(b"set flood 0 0 1000 noreply\r\n%s\r\n" % VALUE * 3000)
-        gets.socket.settimeout(0)
-        with suppress(BlockingIOError):
-            gets.socket.send(b"get flood\r\n" * 100_000)
-        for number in range(20):
-            assert put(shared, f"abuse{number}", VALUE).ok
-            assert get(shared, f"abuse{number}").content == VALUE
-        with shared.client() as client:
-            assert client.ask(b"mn\r\n") == b"MN"
-        assert sets.ask(b"mn\r\n") == b"MN"  # All are applied before the reply.
-        assert sets.get("flood") == VALUE
-        # Without progress for `transfer_timeout`.
-        assert slow.rest() == b""
-        wait_until(lambda: shared.memory() < 300 << 20, "the memory of the server")
-
-
-def test_idle_connections_are_kept_and_cost_little(shared: MemcacheServer) -> None:
+def test_idle_connections_are_kept_and_cost_little(tmp_path: Path) -> None:
     """5,000 of them, longer than the time for an incomplete command."""
     raise_descriptor_limit(6000)
     is_enough = resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 6000
     count = 5000 if is_enough else 500
-    with ExitStack() as stack:
-        before = shared.memory()
+    settings = {**SMALL, "transfer_timeout": 1}
+    with MemcacheServer(tmp_path, settings=settings) as server, ExitStack() as stack:
+        before = server.memory()
         started = time.monotonic()
-        idle = [stack.enter_context(shared.client()) for _ in range(count)]
-        client = stack.enter_context(shared.client())
+        idle = [stack.enter_context(server.client()) for _ in range(count)]
+        client = stack.enter_context(server.client())
         assert int(client.stats()["curr_connections"]) == count + 1
-        assert (shared.memory() - before) / count < 10_000
+        assert (server.memory() - before) / count < 10_000
         wait_until(lambda: time.monotonic() > started + 2.5, "the time to pass")
         assert idle[0].ask(b"mn\r\n") == idle[-1].ask(b"mn\r\n") == b"MN"
-        assert get(shared, "absent").status_code == 404
+        assert exchange(server.port, "GET", "/absent").status == 404
 
 
 def test_connections_are_limited(tmp_path: Path) -> None:
@@ -108,7 +61,7 @@ def test_connections_are_limited(tmp_path: Path) -> None:
         with server.client() as refused:
             assert refused.rest() == b"ERROR Too many open connections\r\n"
         assert first.stats()["rejected_connections"] == "1"
-        assert put(server, "key", VALUE).ok
+        assert exchange(server.port, "PUT", "/key", VALUE).status == 200
         first.send(b"quit\r\n")
         assert first.rest() == b""
         wait_until(lambda: is_served(server), "the place of the one that quit")
