@@ -43,18 +43,25 @@ def promtool() -> Callable[..., str]:
     return call
 
 
-def test_promtool_accepts_the_metrics(
-    promtool: Callable[..., str], tmp_path: Path
-) -> None:
-    """Format, names, units and help texts."""
+@pytest.fixture
+def metrics(tmp_path: Path) -> str:
+    """Return the metrics of an instance with all its parts."""
     store = open_store(tmp_path)
+    store.stats.scrub.rate = 1
     fill_volume(store)
     status = watch_tiered(store)
     status.requests.answers["GET", "200 OK", "DISK"].observe(0, 1000)
     text = operator_of(status).ask("GET", "/-/metrics").body.decode()
     store.close()
-    assert "volcache_hot_server_up" in text
-    assert promtool("check", "metrics", text=text) == ""
+    return text
+
+
+def test_promtool_accepts_the_metrics(
+    promtool: Callable[..., str], metrics: str
+) -> None:
+    """Format, names, units and help texts."""
+    assert "volcache_hot_server_up" in metrics
+    assert promtool("check", "metrics", text=metrics) == ""
 
 
 # --- Files in conf/ ----------------------------------------------------------------
@@ -77,18 +84,11 @@ def expressions() -> list[str]:
 
 
 @pytest.mark.parametrize("path", [ALERTS, DASHBOARD], ids=lambda path: path.name)
-def test_every_metric_and_label_in_use_exists(path: Path, tmp_path: Path) -> None:
+def test_every_metric_and_label_in_use_exists(path: Path, metrics: str) -> None:
     """With a name that does not exist an alarm never fires, and a panel stays empty."""
-    store = open_store(tmp_path)
-    store.stats.scrub.rate = 1
-    status = watch_tiered(store)
-    status.requests.answers["GET", "200 OK", "DISK"].observe(0, 1000)
-    text = operator_of(status).ask("GET", "/-/metrics").body.decode()
-    store.close()
-    given = set(re.findall(r"^\w+", text, re.MULTILINE))
-    # Those without a value yet.
-    given |= set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
-    labels = set(re.findall(r"[{,](\w+)=", text)) | {"instance", "job", "machine"}
+    # Also those without a value yet.
+    given = set(re.findall(r"^(?:# TYPE )?(\w+)", metrics, re.MULTILINE))
+    labels = set(re.findall(r"[{,](\w+)=", metrics)) | {"instance", "job", "machine"}
 
     asked = path.read_text() if path == ALERTS else "\n".join(expressions())
     names = set(re.findall(r"\b(?:volcache|process)_\w+", asked))

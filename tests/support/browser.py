@@ -10,6 +10,8 @@ from typing import Literal
 from playwright.sync_api import Browser, Page, sync_playwright
 
 PROGRAM = "chromium-headless-shell"
+Scheme = Literal["light", "dark"]
+_ODD = ("NaN", "undefined", "null", "Infinity", "[object")
 
 
 @contextmanager
@@ -31,7 +33,7 @@ class Tab:
         browser: Browser,
         *,
         width: int = 1280,
-        scheme: Literal["light", "dark"] = "light",
+        scheme: Scheme = "light",
     ) -> None:
         """Open an empty tab."""
         self.complaints: list[str] = []
@@ -66,6 +68,11 @@ class Tab:
             "([id, words]) => document.getElementById(id).textContent.includes(words)",
             arg=[identity, words],
         )
+
+    def odd_words(self) -> list[str]:
+        """Return what a page shows where a number is missing."""
+        shown = self.page.content().partition("<script>")[0]
+        return [word for word in _ODD if word in shown]
 
     def is_scrolled_sideways(self) -> bool:
         """Whether something is wider than the window."""
