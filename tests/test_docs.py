@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import yaml  # type: ignore[import-untyped]
 
 import reference
 from support.pages import PAGES, Block, blocks
+from support.program import ended
 from support.tables import each_row
 
 ROOT = Path(__file__).parents[1]
@@ -39,9 +39,7 @@ def check(block: Block) -> None:
         commands = [command for command, _ in block.commands()]
         assert commands or block.language == "sh", block.text
         script = "".join(commands) or block.text
-        done = subprocess.run(
-            ["bash", "-n", "-c", script], capture_output=True, check=False
-        )
+        done = ended(["bash", "-n", "-c", script])
         assert done.returncode == 0, done.stderr
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
+
+from support.program import Ended, ended
 
 MAKEFILE = Path(__file__).parents[1] / "Makefile"
 # In place of Python: prints the settings and the arguments.
@@ -15,7 +16,7 @@ echo "$@"
 """
 
 
-def make(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def make(folder: Path, *words: str, **environ: str) -> Ended:
     """Run make with stand-ins for the installation and for Python."""
     for name, text in (("tools/setup.sh", "#!/bin/sh\n"), (".venv/bin/python", PRINT)):
         path = folder / name
@@ -23,15 +24,8 @@ def make(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProce
         path.write_text(text)
         path.chmod(0o755)
     shutil.copy(MAKEFILE, folder)
-    return subprocess.run(
-        ["make", "--no-print-directory", *words],
-        cwd=folder,
-        env={"PATH": os.environ["PATH"], **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    environ["PATH"] = os.environ["PATH"]
+    return ended(["make", "--no-print-directory", *words], environ, folder)
 
 
 def test_settings_of_make_run_are_passed(tmp_path: Path) -> None:

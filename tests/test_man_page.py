@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 import pytest
 
 import man_page
+from support.program import ended
 from volcache.cli.main import MODULES
 from volcache.settings import SETTINGS
 
@@ -20,14 +20,9 @@ def test_manual_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_manual_page_is_formatted_without_a_warning() -> None:
     """With each command, each setting, and examples that can be copied."""
-    done = subprocess.run(
-        ["groff", "-man", "-Tutf8", "-ww", "-rLL=100n", "-P-cbou", man_page.PAGE],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
-    assert done.stderr == ""
+    groff = ["groff", "-man", "-Tutf8", "-ww", "-rLL=100n", "-P-cbou"]
+    done = ended([*groff, man_page.PAGE])
+    assert (done.returncode, done.stderr) == (0, "")
     text = done.stdout
     for module in MODULES:
         assert re.search(rf"\n   volcache {module.removesuffix('_')}( \w+)?\n", text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import tarfile
 import tomllib
@@ -22,6 +21,7 @@ from packaging.utils import canonicalize_name
 import release
 import volcache
 import wheels
+from support.program import ended
 from volcache.shipped import shipped_files
 
 ROOT = Path(__file__).parents[1]
@@ -118,16 +118,9 @@ def test_classifiers_begin_with_the_required_version() -> None:
 def python(program: str, *words: str, path: Path = ROOT / "src") -> str:
     """Run a program; return what it printed, on both outputs."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith("VOLCACHE")}
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words],
-        env=environ | {"PYTHONPATH": str(path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    return f"{done.stdout}exit code {done.returncode}"
+    environ |= {"PYTHONPATH": str(path)}
+    done = ended([sys.executable, "-c", program, *words], environ)
+    return f"{done.stdout}{done.stderr}exit code {done.returncode}"
 
 
 def run_without(*words: str) -> str:
@@ -204,13 +197,9 @@ def tracked() -> list[str]:
     """Return all files that git has; with those that will be added."""
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout")
-    done = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    done = ended(listed, folder=ROOT)
+    assert done.returncode == 0, done.stderr
     return [path for path in done.stdout.split("\0") if (ROOT / path).is_file()]
 
 
@@ -313,8 +302,7 @@ def test_each_extra_is_installed_alone(wheel: Path, empty: Path, extra: str) -> 
     most, module = EXTRA_NEEDS[extra]
     release.install(empty, f"{wheel}[{extra}]" if extra else str(wheel))
     assert len(release.installed(empty) - {"volcache"}) <= most
-    run = [str(empty), "-c", f"import {module}"]
-    subprocess.run(run, check=True, timeout=120)
+    assert ended([empty, "-c", f"import {module}"]).returncode == 0
     if not extra:
         assert "names the extra" in release.smoke(empty)
     if extra == "server":

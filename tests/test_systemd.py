@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from support.program import ended
 from volcache.server.notify import BEAT_SECONDS
 
 ROOT = Path(__file__).parents[1]
@@ -16,14 +16,8 @@ INSTALLED = "/opt/volcache/.venv/bin/volcache"
 
 def systemd_analyze(*words: str) -> tuple[int, str]:
     """Run the program; return its exit code and its output."""
-    done = subprocess.run(
-        ["systemd-analyze", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout
+    done = ended(["systemd-analyze", *words])
+    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.integration

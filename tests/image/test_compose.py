@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network
@@ -18,6 +17,7 @@ import yaml  # type: ignore[import-untyped]
 from scale import scaled, targets
 from support.named_nginx import NamedNginx, may_mount, ring_names
 from support.nginx import SOURCE
+from support.program import ended
 from support.tables import each_row
 from volcache import __version__
 from volcache.config import Sources
@@ -185,13 +185,9 @@ def test_health_check_needs_an_answer(name: str) -> None:
     for text, code in ((right, 0), ("HTTP/1.1 503 draining\r\n", 1), ("", 1)):
         local = re.sub(r"exec 3<>\S+", 'exec 3< <(printf "$0") 4>/dev/null', script)
         local = local.replace(">&3", ">&4")
-        done = subprocess.run(["bash", "-c", local, text], check=False, timeout=30)
-        assert done.returncode == code, text
+        assert ended(["bash", "-c", local, text]).returncode == code, text
     refused = script.replace(f"/{port} ", "/1 ")
-    done = subprocess.run(
-        ["bash", "-c", refused], capture_output=True, check=False, timeout=30
-    )
-    assert done.returncode == 1
+    assert ended(["bash", "-c", refused]).returncode == 1
 
 
 def test_ports_of_nginx_agree() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from dockerfile import parse
 from support.ports import pick_port
 from support.process import ServerProcess
+from support.program import ended
 from support.scripted_server import ScriptedServer, closing
 from support.tables import each_row
 
@@ -23,12 +23,10 @@ def is_healthy(environ: Mapping[str, str]) -> bool:
     step = IMAGE.last("HEALTHCHECK")
     assert step is not None
     command = step._replace(text=step.text.removeprefix("CMD ")).argv()
-    done = subprocess.run(
-        command, env=environ, capture_output=True, check=False, timeout=60
-    )
+    done = ended(command, environ)
     # An engine allows no other.
     assert done.returncode in {0, 1}
-    assert done.stdout == b""
+    assert done.stdout == ""
     return done.returncode == 0
 
 

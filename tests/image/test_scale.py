@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from scale import FILES, TARGETS, scaled
+from support.program import Ended, ended
 from support.tables import each_row
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path("tools") / "scale.py"
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *words: str) -> Ended:
     """Run the script of a copy of the project."""
-    return subprocess.run(
-        [sys.executable, folder / SCRIPT, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return ended([sys.executable, folder / SCRIPT, *words])
 
 
 @pytest.fixture(name="project")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from support.program import Ended, ended
 from volcache import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ WHEEL = f"volcache-{__version__}-cp311-cp311-manylinux_2_17_x86_64.whl"
 
 def run(
     folder: Path, engines: dict[str, str], *words: str, wheel: str = WHEEL
-) -> subprocess.CompletedProcess[str]:
+) -> Ended:
     """Run the script, as no root, with these programs in place of the engines."""
     for name in ("src/volcache/version.py", "tools/image.sh"):
         (folder / name).parent.mkdir(parents=True)
@@ -38,14 +38,8 @@ def run(
     for name, text in ({"id": NOT_ROOT, "git": GIT} | engines).items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    return subprocess.run(
-        ["bash", folder / "tools" / "image.sh", *words],
-        env={"PATH": str(programs)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    command = ["bash", folder / "tools" / "image.sh", *words]
+    return ended(command, {"PATH": str(programs)})
 
 
 @pytest.mark.parametrize(

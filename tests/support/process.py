@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -21,7 +20,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 import requests
 
 from support.ports import pick_port
-from support.program import Program
+from support.program import Ended, Program, ended
 from support.waiting import comes_true
 
 SOURCE: Final = Path(__file__).resolve().parents[2] / "src"
@@ -49,19 +48,9 @@ def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def run_to_its_end(
-    folder: Path, settings: Mapping[str, object]
-) -> subprocess.CompletedProcess[str]:
+def run_to_its_end(folder: Path, settings: Mapping[str, object]) -> Ended:
     """Run `python src/` in a folder until it exits, with settings it rejects."""
-    return subprocess.run(
-        [sys.executable, str(SOURCE)],
-        cwd=folder,
-        env=settings_environment(settings),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    return ended([sys.executable, SOURCE], settings_environment(settings), folder)
 
 
 class ServerProcess(Program):

@@ -17,6 +17,25 @@ from typing import IO, ClassVar, Self
 
 from support.waiting import comes_true, wait_until
 
+Ended = subprocess.CompletedProcess[str]
+
+
+def ended(
+    command: Sequence[str | Path],
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Ended:
+    """Run a program to its end; without an environment, it has ours."""
+    return subprocess.run(
+        command,
+        env=environ,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
 
 class ProgramError(RuntimeError):
     """A program exited, or did not answer in time; the message has its output."""

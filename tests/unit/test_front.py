@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
+
+from support.program import ended
 
 HIDDEN = "sys.modules['volcache.front._native'] = None"
 # A capsule with another name.
@@ -24,12 +25,9 @@ def test_without_the_front_one_line_says_how_to_get_it() -> None:
         (HIDDEN, "import of volcache.front._native halted"),
         (OTHER, "the front was built for another version of the core"),
     ):
-        done = subprocess.run(
+        done = ended(
             [sys.executable, "-c", f"import sys; {before}; {SERVE}"],
-            env={"PYTHONPATH": os.pathsep.join(sys.path)},
-            check=False,
-            capture_output=True,
-            text=True,
+            {"PYTHONPATH": os.pathsep.join(sys.path)},
         )
         assert (done.returncode, done.stdout) == (1, "")
         (line,) = done.stderr.splitlines()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import lzma
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from bench.hit_ratio import (
     Values,
     read_trace,
 )
+from support.program import ended
 from volcache.store.format import RECORD_OVERHEAD_BYTES
 
 ROOT = Path(__file__).parents[3]
@@ -145,14 +145,8 @@ def test_it_runs_as_a_script_and_as_a_module(tmp_path: Path) -> None:
     """From the root of the tree."""
     path = trace_of("a", "a", folder=tmp_path)
     for command in (["bench/hit_ratio.py"], ["-m", "bench.hit_ratio"]):
-        done = subprocess.run(
-            [sys.executable, *command, str(path)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environ = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+        done = ended([sys.executable, *command, str(path)], environ, ROOT)
         assert (done.returncode, done.stderr) == (0, "")
         assert "object miss ratio    0.5000" in done.stdout
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 import volcache
 from support.command_line import Run
 from support.process import SOURCE, run_to_its_end
+from support.program import ended
 from support.stores import open_store
 from support.tables import each_row
 from support.wiring import Wiring
@@ -186,9 +186,7 @@ def test_server_that_cannot_start_is_one_line(tmp_path: Path) -> None:
         )
     assert list(tmp_path.iterdir()) == []
     command = [sys.executable, "-S", str(SOURCE), "missing.toml"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = ended(command, folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "volcache: missing.toml: cannot be read: No such file or directory\n"
@@ -255,14 +253,8 @@ main({argv!r})
 loaded = [name for name in sys.modules if name.startswith("volcache.")]
 print(sorted(loaded), file=sys.stderr)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
+    done = ended([sys.executable, "-c", program], {"PYTHONPATH": str(SOURCE)})
+    assert done.returncode == 0, done.stderr
     is_tool_loaded = "volcache.cli.check" in done.stderr
     assert is_tool_loaded == (argv[0] != "serve")
     assert ("volcache.store" in done.stderr) == is_tool_loaded
@@ -283,16 +275,10 @@ def test_bash_completes(tmp_path: Path) -> None:
         (["put", "k", "a"], {"a folder", "a file"}),
         (["import", "a folder", "x", "--config", "a f"], {"a folder", "a file"}),
     ):
-        done = subprocess.run(
-            ["bash", "--norc", "-c", COMPLETE, "bash", path, "volcache", *words],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=30,
-        )
+        bash = ["bash", "--norc", "-c", COMPLETE, "bash", path, "volcache"]
+        done = ended([*bash, *words], folder=folder)
         assert set(done.stdout.splitlines()) == expected
-        assert done.stderr == ""
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_script_of_each_shell_has_all_commands(run: Run) -> None:

@@ -6,7 +6,6 @@ import errno
 import io
 import random
 import shutil
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -17,6 +16,7 @@ from support.command_line import VOLCACHE, Run, run_unheard
 from support.contents import archived, values
 from support.damage import extents, flip
 from support.process import SOURCE
+from support.program import ended
 from support.stores import open_store
 from support.tables import each_row
 from volcache import shipped
@@ -82,15 +82,8 @@ def test_commands_complete_without_their_output(
 def test_missing_output_is_not_an_error() -> None:
     """As `>&-` leaves it."""
     command = f"exec {sys.executable} -c '{VOLCACHE}' check healthy >&-"
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=GOLDEN,
-        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    environ = {"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"}
+    done = ended(["bash", "-c", command], environ, GOLDEN)
     assert (done.returncode, done.stderr) == (0, "")
 
 

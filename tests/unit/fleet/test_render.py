@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from support.program import Ended, ended
 from volcache.errors import FolderError
 from volcache.fleet.folder import MANIFEST, Plan, plan, write
 from volcache.fleet.inventory import load_inventory
@@ -270,17 +270,12 @@ class Installed:
         (self.root / disk[1:]).mkdir(parents=True, exist_ok=True)
         self._program("mountpoint", f'#!/bin/sh\n[ "$2" = "{self.root}{disk}" ]\n')
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str) -> Ended:
         """Run the script."""
         self._log.write_text("")
         path = f"{self._programs}:{os.environ['PATH']}"
-        return subprocess.run(
-            [self._folder / "apply.sh", *arguments],
-            env={"PATH": path, "DESTDIR": str(self.root)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environ = {"PATH": path, "DESTDIR": str(self.root)}
+        return ended([self._folder / "apply.sh", *arguments], environ)
 
     def commands(self) -> list[str]:
         """Return the arguments of each call of systemctl."""

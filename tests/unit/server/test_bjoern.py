@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from support.ports import pick_port
+from support.program import ended
 from volcache.errors import ListenError
 from volcache.server import bjoern as module
 from volcache.server.bjoern import activated_listener, listen, serve
@@ -159,13 +159,9 @@ def test_what_is_not_one_listening_socket_is_refused(
 def test_wrong_unit_file_fails_the_start_with_one_line(tmp_path: Path) -> None:
     """Exit code 1, before the mount point is created."""
     source = Path(module.__file__).parents[2]
-    done = subprocess.run(
+    done = ended(
         ["sh", "-c", f"LISTEN_PID=$$ exec {sys.executable} {source} 3<&-"],
-        env={"LISTEN_FDS": "1", "VOLCACHE_MOUNT_POINT": str(tmp_path / "data")},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
+        {"LISTEN_FDS": "1", "VOLCACHE_MOUNT_POINT": str(tmp_path / "data")},
     )
     assert done.returncode == 1
     assert done.stderr.startswith("volcache: descriptor 3 is not a socket")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+
+from support.program import ended
 
 # A process of its own: a signal to the test process may reach another of its threads.
 SCRIPT = """
@@ -26,11 +27,5 @@ print("alive")
 
 def test_blocked_stop_signals_are_discarded_and_hangups_stay_pending() -> None:
     """The first at the end of the outer block."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=30,
-        check=True,
-    )
-    assert done.stdout == "alive\n"
+    done = ended([sys.executable, "-c", SCRIPT])
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
