@@ -35,16 +35,6 @@ def line_of(line: AccessLine, *, as_json: bool = False) -> str:
     return lines[0].removesuffix("\n")
 
 
-def test_line_has_the_format_of_nginx_and_more_fields() -> None:
-    """Programs that parse nginx's logs can parse the beginning."""
-    start = '10.0.0.1 - - [21/Nov/2026:09:00:00 +0000] "PUT /a HTTP/1.1" 201 0 '
-    assert line_of(FULL) == start + (
-        '"referer" "agent" "forwarded"'
-        " cache=DISK position=0,4096,1500 result=hit seconds=0.012500"
-    )
-    assert line_of(SHORT) == start + '"-" "-" "-" cache=- position=- seconds=0.012500'
-
-
 def test_json_has_the_same_fields() -> None:
     """Absent ones are null, except the result, which HTTP does not have."""
     fields: dict[str, Any] = {

@@ -9,11 +9,14 @@ from itertools import product
 
 from support.fake_cache import FakeCache
 from support.instances import operator_of, watch
+from support.stores import FakeClock
 from support.wsgi_client import Answer, Client, assert_error
+from volcache.cache import Cache
 from volcache.errors import StoreIOError
 from volcache.store import Store
 
 TOKEN = "secret"  # noqa: S105
+ACTIONS = (("POST", "/-/flush"), ("POST", "/-/purge"))
 
 
 def test_healthy_does_not_use_the_cache(client: Client) -> None:
@@ -36,31 +39,37 @@ def test_ready_is_503_while_the_disk_cannot_be_read() -> None:
 def test_methods_are_those_of_the_path(client: Client) -> None:
     """A followed link or a crawler flushes nothing; nothing is stored."""
     client.put("/key", b"value")
-    paths, methods = ("/-/", "/-/healthy", "/-/x"), ("PUT", "DELETE", "POST")
+    paths, methods = (
+        ("/-/", "/-/healthy", "/-/keys", "/-/x"),
+        ("PUT", "DELETE", "POST", "MKCOL"),
+    )
     for path, method in product(paths, methods):
         assert_error(client.ask(method, path, CONTENT_LENGTH="0"), 405, "GET, HEAD")
         allowed = client.ask("OPTIONS", path).headers["Allow"]
         assert allowed == "GET, HEAD, OPTIONS"
-    for method in ("GET", "HEAD", "PUT", "DELETE"):
-        answer = client.ask(method, "/-/flush", HTTP_AUTHORIZATION="Bearer secret")
+    for (_, path), method in product(ACTIONS, ("GET", "HEAD", "PUT", "DELETE")):
+        answer = client.ask(method, path, HTTP_AUTHORIZATION="Bearer secret")
         assert answer.status.startswith("405 ")
         assert answer.headers["Allow"] == "POST, OPTIONS"
     assert list(client.cache.records) == [b"key"]
 
 
-def test_flush_requires_the_token() -> None:
-    """Without a token in the settings it is off; a wrong token flushes nothing."""
+def test_actions_and_the_list_of_keys_need_the_token(store: Store) -> None:
+    """Without one in the settings they are off; a wrong one changes nothing."""
     wrong = ("", "Bearer wrong", "Bearer", "Basic secret")
     for token, given, status in (
         *(("", text, 403) for text in ("Bearer ", "")),
         *((TOKEN, text, 401) for text in wrong),
         *((TOKEN, text, 200) for text in ("Bearer secret", "bearer  secret")),
     ):
-        client = Client(FakeCache(), admin_token=token)
-        client.put("/key", b"value")
-        answer = client.ask("POST", "/-/flush", HTTP_AUTHORIZATION=given)
-        assert_error(answer, status)
-        assert list(client.cache.records) == ([] if status == 200 else [b"key"])
+        client = Client(Cache(store), clock=FakeClock(), admin_token=token)
+        for method, path in (*ACTIONS, ("GET", "/-/keys"), ("HEAD", "/-/keys")):
+            store.put(b"key", b"value")
+            more = {"HTTP_AUTHORIZATION": given, "QUERY_STRING": "prefix=k"}
+            answer = client.ask(method, path, b"", **more)
+            assert answer.status.startswith(str(status)), (method, path, given)
+            is_gone = status == 200 and method == "POST"
+            assert (b"key" in store) is not is_gone, (path, given)
 
 
 def test_wrong_tokens_of_an_address_are_limited() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from support.stores import open_fifo
+from support.stores import FakeClock, open_fifo
+from support.wsgi_client import Client
 from volcache.cache import Cache
 from volcache.errors import BadQueryError
-from volcache.http.admin import Admin
 from volcache.http.purge import parse_query
 from volcache.http.responses import status_of
 from volcache.store import Store
@@ -71,37 +71,19 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
-def ask(store: Store, query: str, *, method: str = "POST", token: str = TOKEN) -> Any:
-    """Return status, headers and text."""
-    admin = Admin(Cache(store), token=TOKEN)
-    environ = {"QUERY_STRING": query, "HTTP_AUTHORIZATION": f"Bearer {token}"}
-    status, headers, body, _ = admin.respond(method, "/-/purge", environ)
-    return status[:3], dict(headers), b"".join(body).decode()
-
-
 def test_a_purge_says_what_it_has_done(store: Store) -> None:
-    """And how long its entry stays."""
-    status, _, text = ask(store, "prefix=a/")
-    assert status == "200"
-    assert text.startswith("purged a/: all values stored so far under this prefix")
-    assert "until all present volumes (1) are reclaimed" in text
-    assert text.endswith("1 of 256 entries are in use\n")
-    assert [key in store for key in (b"a/1", b"a/2", b"b")] == [False, False, True]
-
-
-def test_a_dry_run_changes_nothing(store: Store) -> None:
-    """It says the same in the conditional."""
-    status, _, text = ask(store, "prefix=a/&dry-run")
-    assert status == "200"
-    assert text.startswith("would purge a/: ")
-    assert text.endswith("0 of 256 entries are in use\n")
-    assert b"a/1" in store
-    assert store.stats.purges == 0
-
-
-def test_only_a_post_with_the_token_purges(store: Store) -> None:
-    """The answers are those of flush."""
-    assert ask(store, "prefix=a/", token=TOKEN + "x")[0] == "401"
-    assert ask(store, "prefix=a/", method="GET")[0] == "405"
-    assert ask(store, "", method="OPTIONS")[1]["Allow"] == "POST, OPTIONS"
-    assert b"a/1" in store
+    """And how long its entry stays; a dry run says it in the conditional."""
+    client = Client(Cache(store), clock=FakeClock(), admin_token=TOKEN)
+    token = {"HTTP_AUTHORIZATION": f"Bearer {TOKEN}"}
+    for query, verb, left, entries in (
+        ("prefix=a/&dry-run", "would purge", [True, True, True], 0),
+        ("prefix=a/", "purged", [False, False, True], 1),
+    ):
+        status, _, body = client.ask("POST", "/-/purge", QUERY_STRING=query, **token)
+        text = body.decode()
+        assert status == "200 OK"
+        assert text.startswith(f"{verb} a/: all values stored so far under this prefix")
+        assert "until all present volumes (1) are reclaimed" in text
+        assert text.endswith(f"{entries} of 256 entries are in use\n")
+        assert [key in store for key in (b"a/1", b"a/2", b"b")] == left
+        assert store.stats.purges == entries

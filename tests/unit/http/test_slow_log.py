@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from volcache.http.slow_log import SlowLog
-
-
-def test_line_splits_the_duration(caplog: pytest.LogCaptureFixture) -> None:
-    """What is neither memcached nor disk is the rest."""
-    SlowLog(1).log("GET", "/a/key", "200 OK", 350_000_000, 100_000_000, 50_000_000)
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert record.message == (
-        "request.slow method=GET key=a/key status=200 seconds=0.350000"
-        " memcached=0.050000 disk=0.100000 rest=0.200000 left_out=0"
-    )
 
 
 def test_path_is_one_word_of_limited_length(caplog: pytest.LogCaptureFixture) -> None:

@@ -194,23 +194,6 @@ def test_upload_after_the_clock_was_set_back_lives_as_long_as_asked(
         assert client.ask("GET").headers["Cache-Control"] == "max-age=60"
 
 
-def test_upload_with_a_lifetime_that_is_over_can_be_read_back(client: Client) -> None:
-    """
-    Real clients send these with every request.
-
-    Without "no-cache", browsers guess a lifetime from Last-Modified.
-    """
-    for headers in (
-        *({"HTTP_EXPIRES": date} for date in OVER),
-        *({"HTTP_CACHE_CONTROL": "max-age=0"}, {}),
-    ):
-        client.put("/key", b"value", **headers)
-        client.now_ms += 10_000
-        answer = client.ask("GET")
-        assert answer.body == b"value"
-        assert answer.headers["Cache-Control"] == "no-cache"
-
-
 def test_directives_of_an_upload_are_returned(client: Client) -> None:
     """With the rest of the lifetime; what is not a directive is left out."""
     unchanged = ("public, immutable", "max-age=60, public", "no-store", "c" * 255)

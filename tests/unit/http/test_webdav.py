@@ -83,10 +83,3 @@ def test_mkcol_succeeds_and_stores_nothing(client: Client) -> None:
     for path in ("/", "/any/", "/any"):
         assert client.ask("MKCOL", path)[::2] == ("201 Created", b"")
     assert client.cache.records == before
-
-
-def test_bad_path_is_refused(client: Client) -> None:
-    """As for the other methods."""
-    for method in ("PROPFIND", "MKCOL"):
-        assert_error(client.ask(method, "/a\n"), 400)
-        assert_error(client.ask(method, "/-/x/"), 405)
