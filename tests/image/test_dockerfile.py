@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
-from dockerfile import DockerfileError, Stage, expand, parse
-from support.tables import each_row
+from dockerfile import Step, expand, parse
 from volcache.config import Sources
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Dockerfile").read_text()
 
 
-def last_stage() -> Stage:
-    """Return the stage that is the image."""
-    return parse(TEXT)[-1]
-
-
-def argv(keyword: str) -> list[str]:
-    """Return the command of an instruction of the image."""
-    step = last_stage().last(keyword)
+def last(keyword: str) -> Step:
+    """Return the last instruction of a kind in the stage that is the image."""
+    step = parse(TEXT)[-1].last(keyword)
     assert step is not None
-    return step.argv()
-
-
-def variables() -> dict[str, str]:
-    """Return the environment of the image."""
-    step = last_stage().last("ENV")
-    assert step is not None
-    return step.pairs()
+    return step
 
 
 def test_stages_have_the_same_base() -> None:
@@ -91,34 +75,25 @@ def test_secrets_are_those_of_the_manual() -> None:
 
 def test_labels_say_where_the_image_is_from() -> None:
     """Each is an argument of the build."""
-    step = last_stage().last("LABEL")
-    assert step is not None
-    names = {s.text for s in last_stage().steps if s.keyword == "ARG"}
+    labels = last("LABEL").pairs()
+    names = {s.text for s in parse(TEXT)[-1].steps if s.keyword == "ARG"}
     for name in ("source", "revision", "version"):
-        assert (
-            step.pairs()[f"org.opencontainers.image.{name}"] == f"${{{name.upper()}}}"
-        )
+        assert labels[f"org.opencontainers.image.{name}"] == f"${{{name.upper()}}}"
         assert name.upper() in names
 
 
 def test_settings_of_the_image_are_valid() -> None:
     """It listens on all addresses, and keeps its data in the volume."""
-    config = Sources(None, variables()).load()
+    config = Sources(None, last("ENV").pairs()).load()
     assert (config.ip, config.mount_point) == ("0.0.0.0", "/data")  # noqa: S104
     for keyword in ("VOLUME", "WORKDIR"):
-        step = last_stage().last(keyword)
-        assert step is not None
-        assert step.words() == [config.mount_point]
-    exposed = last_stage().last("EXPOSE")
-    assert exposed is not None
-    assert exposed.words() == [str(config.port)]
+        assert last(keyword).words() == [config.mount_point]
+    assert last("EXPOSE").words() == [str(config.port)]
 
 
 def test_image_does_not_run_as_root() -> None:
     """The user is a number, and owns the folder of the volume."""
-    user = last_stage().last("USER")
-    assert user is not None
-    number = user.text.partition(":")[0]
+    number = last("USER").text.partition(":")[0]
     assert int(number) > 0
     text = " ".join(step.text for step in parse(TEXT)[0].steps if step.keyword == "RUN")
     assert f"useradd --uid {number} " in text
@@ -128,45 +103,9 @@ def test_image_does_not_run_as_root() -> None:
 def test_process_of_the_image_gets_the_signals() -> None:
     """No shell is between; the entry point is the command line of the package."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert argv("ENTRYPOINT")[0] in project["scripts"]
-    assert argv("CMD") == ["serve"]
-    stop = last_stage().last("STOPSIGNAL")
-    assert stop is not None
-    assert stop.text == "SIGTERM"
-
-
-@each_row(
-    ("text", "message"),
-    [
-        ("FROM a\nADD b c", "2: ADD is not understood; known are ARG, CMD, COPY"),
-        ("RUN a", "1: RUN before the first FROM"),
-        ("# only\n", "1: there is no FROM"),
-        ("FROM a b", "1: write FROM image [AS name]"),
-        ("FROM a\n\nRUN b \\\n  && c \\", "3: the last line ends with a backslash"),
-        ("FROM a\nRUN cat <<E", "2: here-documents are not understood"),
-        ("FROM a\nUSER", "2: nothing follows USER"),
-    ],
-)
-def test_line_that_is_not_understood_is_an_error(text: str, message: str) -> None:
-    """With its number."""
-    with pytest.raises(DockerfileError, match=re.escape(message)):
-        parse(text)
-
-
-def test_words_that_are_not_understood_are_an_error() -> None:
-    """A broken list, a command for a shell, a variable without a value."""
-    (stage,) = parse('FROM a\nCMD ["x"\nCMD x y\nENV a\nLABEL "x')
-    broken, shell, name, quote = stage.steps
-    for step, call in (
-        (broken, broken.words),
-        (shell, shell.argv),
-        (name, name.pairs),
-        (quote, quote.pairs),
-    ):
-        with pytest.raises(DockerfileError, match=f"^{step.line}: "):
-            call()
-    with pytest.raises(DockerfileError, match="is not understood"):
-        expand("a$(b)", {})
+    assert last("ENTRYPOINT").argv()[0] in project["scripts"]
+    assert last("CMD").argv() == ["serve"]
+    assert last("STOPSIGNAL").text == "SIGTERM"
 
 
 def test_lines_are_joined_without_their_comments() -> None:

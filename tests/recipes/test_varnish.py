@@ -23,27 +23,18 @@ class Varnish(Daemon):
         """Write the VCL."""
         super().__init__()
         self._program = fetched_program("varnishd")
-        self._folder = folder / "varnish"
+        self._folder = str(folder / "varnish")
         text = snippet("Varnish", "vcl")
         port = cache.host.split(":")[1]
-        (folder / "volcache.vcl").write_text(text.replace('"1234"', f'"{port}"'))
         self._vcl = folder / "volcache.vcl"
+        self._vcl.write_text(text.replace('"1234"', f'"{port}"'))
 
     def command(self) -> list[str]:
         """Return the command that starts it."""
         # Without a jail: as root it would become a user who cannot enter our folders.
         options = ["-F", "-j", "none", "-T", "none", "-s", "malloc,32m"]
-        folder = str(self._folder)
-        return [
-            self._program,
-            *options,
-            "-n",
-            folder,
-            "-a",
-            self.host,
-            "-f",
-            str(self._vcl),
-        ]
+        places = ["-n", self._folder, "-a", self.host, "-f", str(self._vcl)]
+        return [self._program, *options, *places]
 
     def answers(self) -> bool:
         """Whether it passes a request on."""

@@ -12,7 +12,7 @@ import pytest
 
 from support.background import in_background
 from support.fake_fleet import busy, fake_fleet, free_address, tell, watched
-from support.stats_server import StatsServer, add_reads, empty_stats, memcache
+from support.stats_server import StatsServer, empty_stats, memcache
 from support.tables import each_row
 from support.waiting import wait_until
 from volcache.errors import ConfigError
@@ -153,19 +153,6 @@ def test_all_instances_are_asked_at_the_same_time() -> None:
     assert [row.target.url for row in rows] == urls
     assert {row.health.state for row in rows} == {"down"}
     assert not [row for row in rows if "no answer" in row.failure]
-
-
-def test_polls_compare_with_the_one_before() -> None:
-    """Only the instance that is down has no figures; names of two lists are unique."""
-    with fake_fleet(1) as fleet:
-        collector = FleetCollector([fleet[0].url, free_address()], timeout=30)
-        collector.poll()
-        add_reads(fleet[0].stats, 10, 0)
-        first, second = collector.poll()
-    assert first.figures
-    assert first.figures.hit_rate > 0
-    assert first.figures.durations.count == 10
-    assert second.figures is None
 
 
 def test_instance_that_hangs_delays_no_other() -> None:

@@ -25,15 +25,6 @@ PLAIN = (
     "|ms a 1;1|ms a 1 T50 F7 c s k O1 q;1|ms a 1 ME;1|ms a 1 MR C5;1|ms YQ== 1 b;1"
     "|md a|md a q k O1|md a C5|mn|mn x"
 )
-PASSED = (
-    "|get|GET a| get a|bget a|incr a 1|append a 0 0 1;1|version|set a 0 -1 1;1"
-    "|set a 0 1 1;1|touch a -1|set a x 0 1;1|set a 0 0 1 x;1|set .a 0 0 1;1"
-    f"|set a/.b 0 0 1;1|set a 0 0 {SIZE_MAX + 1};{'x' * (SIZE_MAX + 1)}|delete a 0"
-    f"|set a 0 +5 1;1|gat x a|gat 10|touch a|get {'x' * 251}|set a 0 0 1;123|mg a N30"
-    f"|mg a R30|mg a C5|mg a vx|mg a v v|mg a x|mg a b|mg a T|mg a O{'o' * 32}"
-    "|ms a 1 MA;1|ms a 1 I;1|ms a x|ms a|me a|ma a|mg YR== b|mg YQ= b"
-    f"|mg a{' k' * 20}"
-)
 
 
 @pytest.fixture
@@ -48,18 +39,6 @@ def test_plain_commands_are_executed_in_c(native: NativeTalk) -> None:
     for command in PLAIN.split("|"):
         native.connect().say(f"{KEEPING}{command}")
         assert native.passed == 0, command
-
-
-def test_all_others_are_passed(native: NativeTalk) -> None:
-    """One with a time that is over is, too: `1` is a second, and two have passed."""
-    for command in PASSED.split("|"):
-        native.connect().say(KEEPING)
-        native.passed = 0
-        if command.startswith("set a 0 1"):
-            native.say(command.replace("set a 0 1", "set a 0 2592001"))
-        else:
-            native.say(command)
-        assert native.passed == 1, command
 
 
 def test_what_a_client_may_not_do_is_passed(tmp_path: Path) -> None:
@@ -91,26 +70,6 @@ def test_binary_requests_are_executed_in_c(native: NativeTalk) -> None:
     assert native.passed == 7
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        wire.request(wire.GET, b"a", extras=bytes(4)),
-        wire.request(wire.SET, b"a", b"1"),
-        wire.request(wire.GET),
-        wire.request(wire.NOOP, b"a"),
-        wire.request(wire.GET, b"a", b"value"),
-        wire.request(wire.GET, b"key", body_size=2),
-    ],
-    ids=["extras", "no extras", "no key", "a key", "a value", "a small body"],
-)
-def test_binary_requests_with_other_sizes_are_passed(
-    native: NativeTalk, sent: bytes
-) -> None:
-    """Python closes the connection."""
-    native.ask(sent)
-    assert (native.passed, native.is_closed) == (1, True)
-
-
 def test_the_rest_of_a_get_is_passed_when_one_of_its_keys_has_to(
     native: NativeTalk,
 ) -> None:
@@ -139,14 +98,6 @@ def test_what_is_executed_is_logged_and_counted(native: NativeTalk) -> None:
     assert all(line.startswith("1.1.1.1 ") for line in native.lines)
     assert native.stats.hits == 2
     assert native.store.stats.reads.count == 2
-
-
-def test_sampled_keys_are_those_that_were_found(native: NativeTalk) -> None:
-    """One in 64."""
-    native.say("set a 0 0 1;1")
-    native.ask(b"get a\r\nget none\r\nset b 0 0 1\r\n1\r\n" * 6400)
-    assert set(native.sampled) == {b"a"}
-    assert 50 <= len(native.sampled) <= 200
 
 
 def test_copies_are_invalidated_with_each_change(tmp_path: Path) -> None:
