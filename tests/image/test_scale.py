@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scale import FILES, TARGETS, scaled
+from scale import FILES, TARGETS
 from support.program import Ended, ended
 from support.tables import each_row
 
@@ -54,15 +54,3 @@ def test_what_is_not_allowed_changes_nothing(words: str) -> None:
     done = run(ROOT, *words.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "usage: tools/scale.py compose|kubernetes 1..100\n"
-
-
-def test_models_keep_their_indentation() -> None:
-    """What was made before is replaced; what is outside stays."""
-    text = (
-        "a:\n  #each x@number@: @ordinal@\n  #each   y\n  old\n  #end\n"
-        "#once @instances@\n#end\nb\n"
-    )
-    assert scaled(text, 2) == (
-        "a:\n  #each x@number@: @ordinal@\n  #each   y\n"
-        "  x1: 0\n    y\n  x2: 1\n    y\n  #end\n#once @instances@\n2\n#end\nb\n"
-    )

@@ -183,18 +183,6 @@ def test_hot_key_may_be_read_from_the_disk_first(store: Store, hot: DictTier) ->
     assert_hot(cache, b"value")
 
 
-def test_touch_invalidates_the_copy(cache: Cache, hot: DictTier) -> None:
-    """It has another expiry."""
-    cache.put(b"k", b"value")
-    make_hot(cache, b"k")
-    with cache.exclusive():
-        record = cache.get(b"k")
-        assert record is not None
-        cache.touch(b"k", record, FakeClock().now_ms + 5000)
-    assert hot.calls[1:] == ["invalidate"]
-    assert source_of(cache, b"k") == "DISK"
-
-
 def change(cache: Cache, how: str) -> None:
     """Put, delete or flush."""
     {
@@ -354,19 +342,6 @@ def test_dropped_copy_is_read_from_the_disk_and_promoted_again(
     hot.copies.clear()
     make_hot(cache, b"k")
     assert hot.calls == ["promote k 0", "promote k 0"]
-
-
-def test_expired_copy_is_a_miss(cache: Cache, store: Store, clock: FakeClock) -> None:
-    """A copy outlives its record on the disk, but not its expiry."""
-    cache.put(b"k", b"value", expires_ms=clock.now_ms + 5000)
-    make_hot(cache, b"k")
-    overwrite_by_age(store)
-    assert source_of(cache, b"k") == "MEMC"
-    clock.advance(5)
-    assert cache.get(b"k") is None
-    assert cache.stat(b"k") is None
-    clock.advance(-5)
-    assert cache.get(b"k") is None
 
 
 def test_flush_empties_both_tiers(cache: Cache, hot: DictTier) -> None:

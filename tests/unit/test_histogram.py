@@ -58,11 +58,6 @@ def test_quantile_is_within_a_factor_of_two(share: float) -> None:
     assert true / 2 <= histogram.quantile(share) * 10**9 <= true * 2
 
 
-def test_quantile_of_an_empty_histogram_is_zero() -> None:
-    """There is no division by a count of 0."""
-    assert Histogram().quantile(0.99) == 0.0
-
-
 def test_merging_changes_neither_histogram() -> None:
     """The result is their sum."""
     one, other = Histogram(), Histogram()

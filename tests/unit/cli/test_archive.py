@@ -13,7 +13,6 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -29,13 +28,11 @@ from support.damage import extents, flip
 from support.damage import fill as fill_volumes
 from support.process import SOURCE
 from support.stores import disk_bytes, open_store
-from support.tiers import make_keys
 from volcache.cli.archive import write_end, write_value
 from volcache.cli.dump import dump
 from volcache.cli.import_ import LISTED_MAX
 from volcache.cli.main import main
 from volcache.errors import StoreIOError
-from volcache.hot.versions import encode
 from volcache.http.upload import read_stored_headers
 from volcache.store import Record, Store
 
@@ -627,36 +624,3 @@ def test_write_error_ends_the_import_with_a_summary(
     assert values(paths[0]) == dict(list(files.items())[:3]) | before
     assert run("import", *paths).code == 0
     assert values(paths[0]) == files | {b"old": b"before"}
-
-
-def test_import_invalidates_all_copies_in_memcached(
-    paths: tuple[Path, Path], run: Run
-) -> None:
-    """The mount that HOT.txt is bound to was not the last one any more."""
-    directory, hot = paths[0], paths[0] / "HOT.txt"
-
-    def mount(*, promotes: bool) -> tuple[bool, bytes]:
-        """Return whether a start has a copy, and under which id; then stop."""
-        store = open_store(directory)
-        versions = make_keys(*store.take_hot_snapshot())
-        found = versions.may_hold(b"key"), versions.name(b"key")
-        if promotes:
-            versions.promote(b"key")
-        store.write_hot_snapshot(partial(encode, versions))
-        store.close()
-        return found
-
-    _, item_id = mount(promotes=True)
-    assert mount(promotes=False) == (True, item_id)
-    snapshot = hot.read_bytes()
-    pack(paths[1], {b"key": b"new"})
-    assert run("import", *paths).code == 0
-    assert hot.read_bytes() == snapshot
-    is_held, other_id = mount(promotes=False)
-    assert (is_held, other_id == item_id) == (False, False)
-    hot.unlink()
-    hot.mkdir()  # Neither read nor written.
-    pack(paths[1], {b"key": b"newest"})
-    assert run("import", *paths).code == 0
-    hot.rmdir()
-    assert values(directory) == {b"key": b"newest"}

@@ -113,15 +113,6 @@ def test_instance_that_is_down_has_no_figures() -> None:
     assert one.figures.get_rate == pytest.approx(5)
 
 
-def test_instance_that_the_list_excludes_is_no_problem_if_it_is_down() -> None:
-    """It is in no state of health."""
-    for stats, failure in ((busy(1, 0), ""), ("refused", "refused")):
-        one = watched("a", stats, is_down=True)
-        assert (one.health.state, one.health.severity, one.failure) == (
-            *("out", 0, failure),
-        )
-
-
 def test_failures_since_an_earlier_poll_count() -> None:
     """Those since the start do not matter for long."""
     before, after = busy(1, 0), busy(99, 0)

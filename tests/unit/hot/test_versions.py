@@ -36,21 +36,6 @@ def continues(later: Copies, earlier: Copies) -> bool:
     return later.name(b"never promoted") == earlier.name(b"never promoted")
 
 
-def test_promotions_survive_a_clean_stop() -> None:
-    """The epoch continues with the same ids and the same promoted keys."""
-    versions = make_keys()
-    for number in range(100):
-        versions.promote(b"%d" % number)
-    versions.invalidate(b"7")
-    again = resumed(versions)
-
-    assert continues(again, versions)
-    for number in range(100):
-        key = b"%d" % number
-        assert again.may_hold(key) == (number != 7)
-        assert again.name(key) == versions.name(key)
-
-
 def test_id_of_an_invalidated_key_is_never_used_again() -> None:
     """However often it is invalidated, and after any restart."""
     versions = make_keys()

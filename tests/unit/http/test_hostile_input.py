@@ -9,7 +9,6 @@ as fast. What is too slow is measured again, so the load of the machine decides 
 from __future__ import annotations
 
 import io
-import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -219,10 +218,3 @@ def test_time_grows_with_the_size_and_no_faster(
         if (why := excess(parse, SHAPES[shape]))
     }
     assert found == {}
-
-
-def test_more_than_linear_time_is_noticed() -> None:
-    """A pattern that backtracks over spaces, and no other text."""
-    quadratic = re.compile(r"bytes=\s*(\d{0,18})\s*-").match
-    assert excess(quadratic, SHAPES["'bytes=' ' ' '' 'x'"])
-    assert not excess(quadratic, SHAPES[DIGITS])

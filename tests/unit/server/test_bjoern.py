@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -15,7 +14,6 @@ from unittest.mock import Mock
 import pytest
 
 from support.ports import pick_port
-from support.program import ended
 from volcache.errors import ListenError
 from volcache.server import bjoern as module
 from volcache.server.bjoern import activated_listener, listen, serve
@@ -153,17 +151,3 @@ def test_what_is_not_one_listening_socket_is_refused(
         monkeypatch.setattr(module, "FIRST_DESCRIPTOR", other.detach())
         with pytest.raises(ListenError, match="does not listen for TCP"):
             activated_listener(dict(ENVIRONMENT))
-
-
-@pytest.mark.slow
-def test_wrong_unit_file_fails_the_start_with_one_line(tmp_path: Path) -> None:
-    """Exit code 1, before the mount point is created."""
-    source = Path(module.__file__).parents[2]
-    done = ended(
-        ["sh", "-c", f"LISTEN_PID=$$ exec {sys.executable} {source} 3<&-"],
-        {"LISTEN_FDS": "1", "VOLCACHE_MOUNT_POINT": str(tmp_path / "data")},
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("volcache: descriptor 3 is not a socket")
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "data").exists()
