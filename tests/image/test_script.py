@@ -38,8 +38,8 @@ def run(
     for name, text in ({"id": NOT_ROOT, "git": GIT} | engines).items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    command = ["bash", folder / "tools" / "image.sh", *words]
-    return ended(command, {"PATH": str(programs)})
+    script = folder / "tools" / "image.sh"
+    return ended(["bash", script, *words], {"PATH": str(programs)})
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import lzma
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from bench.hit_ratio import (
     Values,
     read_trace,
 )
-from support.program import ended
 from volcache.store.format import RECORD_OVERHEAD_BYTES
 
 ROOT = Path(__file__).parents[3]
@@ -128,40 +125,3 @@ def test_a_wrong_value_ends_the_replay() -> None:
         values.check(b"two", value)
     with pytest.raises(TraceError, match="wrong value"):
         values.check(b"one", value[:-1])
-
-
-def test_no_file_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the folder that was given."""
-    work = tmp_path / "work"
-    work.mkdir()
-    path = trace_of("a", "b", folder=tmp_path)
-    hit_ratio.main([str(path), "--directory", str(work), "--kernel"])
-    assert list(work.iterdir()) == []
-    assert "by the kernel" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_it_runs_as_a_script_and_as_a_module(tmp_path: Path) -> None:
-    """From the root of the tree."""
-    path = trace_of("a", "a", folder=tmp_path)
-    for command in (["bench/hit_ratio.py"], ["-m", "bench.hit_ratio"]):
-        environ = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-        done = ended([sys.executable, *command, str(path)], environ, ROOT)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "object miss ratio    0.5000" in done.stdout
-
-
-# --- Other policies ------------------------------------------------------------------
-
-
-def test_without_the_package_of_other_policies_a_line_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And the replay has its result."""
-    path = trace_of(*LINES, folder=tmp_path)
-    monkeypatch.setitem(sys.modules, "libcachesim", None)
-    hit_ratio.main([str(path), "--json", "--compare"])
-    printed = capsys.readouterr()
-    assert "compare" not in json.loads(printed.out)
-    assert printed.err.count("\n") == 1
-    assert "bench/requirements.txt" in printed.err

@@ -7,14 +7,6 @@ from dataclasses import replace
 from bench import report
 from bench.report import Result
 
-CONTENT = {
-    "machine": {"processor": "one"},
-    "warnings": ["busy"],
-    "seconds": 1,
-    "rounds": 2,
-    "took": 5,
-}
-
 
 def rounds(**figures: list[float]) -> list[dict[str, float]]:
     """Return rounds with figures by name."""
@@ -33,16 +25,6 @@ READ = Result(
     },
 )
 BROKEN = Result(name="write-1k", text="PUT of 1 KiB", error="it broke\nin two")
-
-
-def test_a_workload_that_failed_has_its_error_and_no_figures() -> None:
-    """The other tables are those of the documents, which are compared."""
-    text = report.report_text(CONTENT, [BROKEN, READ])
-    assert text.startswith("- processor: one\n- **warning**: busy\n")
-    assert "No figures: it broke\n" in text
-    assert "### http-cpu\n\n| CPU µs | volcache | floor |\n" in text
-    assert "| read-1k | 12.0 | 6.0 |\n" in text
-    assert BROKEN.name not in "".join(report.plot_lines([BROKEN, READ]))
 
 
 def test_a_comparison_shows_the_ratio_of_cpu_with_its_range_and_middle_half() -> None:

@@ -39,15 +39,6 @@ def test_workloads_are_selected_by_name() -> None:
         run.main(["--only", "reed"])
 
 
-def test_a_comparison_has_two_contenders_only() -> None:
-    """Workloads that start with something else than volcache are left out."""
-    found = select("", compares=True)
-    assert {workload.contenders for workload in found} == {("volcache", "base")}
-    assert {"read-1k", "write-1k", "misses"} <= set(names(found))
-    with pytest.raises(ValueError, match="unknown workload: hot-tier"):
-        select("hot-tier", compares=True)
-
-
 @each_row(
     ("arguments", "rounds", "is_whole"),
     [

@@ -86,15 +86,3 @@ def test_the_same_arguments_make_the_same_trace(tmp_path: Path) -> None:
         assert file.read().splitlines() == lines
     keys = [line.lstrip("+").split()[0] for line in lines]
     assert [key.decode() for key in hit_ratio.read_trace(path).keys] == keys
-
-
-def test_what_cannot_be_made_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Before anything is written; without a traceback."""
-    with pytest.raises(SystemExit):
-        made(tmp_path / "t", "--one-hit-share", "0.7", "--scan-share", "0.6")
-    assert "more than 1" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(SystemExit, match=r"cannot be written: .*missing"):
-        made(tmp_path / "missing" / "t")

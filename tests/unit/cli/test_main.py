@@ -278,7 +278,7 @@ def test_bash_completes(tmp_path: Path) -> None:
         (["put", "k", "a"], {"a folder", "a file"}),
         (["import", "a folder", "x", "--config", "a f"], {"a folder", "a file"}),
     ):
-        bash = ["bash", "--norc", "-c", COMPLETE, "bash", path, "volcache"]
+        bash = ["bash", "--norc", "-c", COMPLETE, "bash", str(path), "volcache"]
         done = ended([*bash, *words], folder=folder)
         assert set(done.stdout.splitlines()) == expected
         assert (done.returncode, done.stderr) == (0, "")

@@ -79,7 +79,8 @@ def test_a_purge_says_what_it_has_done(store: Store) -> None:
         ("prefix=a/&dry-run", "would purge", [True, True, True], 0),
         ("prefix=a/", "purged", [False, False, True], 1),
     ):
-        status, _, body = client.ask("POST", "/-/purge", QUERY_STRING=query, **token)
+        more = token | {"QUERY_STRING": query}
+        status, _, body = client.ask("POST", "/-/purge", b"", **more)
         text = body.decode()
         assert status == "200 OK"
         assert text.startswith(f"{verb} a/: all values stored so far under this prefix")
