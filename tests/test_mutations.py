@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from mutations import MUTATIONS, ROOT
 from support.code_changes import NotFoundError
 
@@ -22,15 +20,6 @@ def test_each_mutation_applies_exactly_once() -> None:
         except (OSError, NotFoundError, SyntaxError) as error:
             wrong.append(f"{mutation.fault}: {error}")
     assert not wrong
-
-
-def test_no_mutation_is_there_twice() -> None:
-    """Neither under two names nor with one name for two."""
-    for found in (
-        Counter((mutation.language, mutation.fault) for mutation in ALL),
-        Counter((mutation.where, mutation.changes) for mutation in ALL),
-    ):
-        assert [name for name, count in found.items() if count > 1] == []
 
 
 def test_each_mutation_names_tests_that_are_there() -> None:

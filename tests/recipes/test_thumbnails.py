@@ -71,14 +71,3 @@ def test_a_thumbnail_above_the_limit_is_made_every_time(
         assert large[0] == large[1]
         assert application.made == ["large", "large"]
         application.close()
-
-
-def test_without_the_cache_everything_is_made(tmp_path: Path) -> None:
-    """The cache is killed."""
-    with a_cache(tmp_path) as cache:
-        application = Application(cache)
-        first = application.get("cat.png")
-        cache.server.kill()
-        assert application.get("cat.png") == first
-        assert application.made == ["cat.png", "cat.png"]
-        application.close()

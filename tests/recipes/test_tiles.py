@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import pytest
 import requests
 
-from support.process import ServerProcess
 from support.recipes import WAYS, a_cache, shell, snippet
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
@@ -39,22 +37,3 @@ def test_every_tile_of_the_folder_is_served(tmp_path: Path, way: str) -> None:
                 "max-age=604799",
             }
             assert found.headers["ETag"]
-
-
-def test_the_page_may_read_tiles_and_others_may_not(tmp_path: Path) -> None:
-    """By the headers of CORS."""
-    origins = tomllib.loads(snippet("Map tiles", "toml"))["cors_origins"]
-    settings = {
-        "volume_size": 16 << 20,
-        "volume_num": 2,
-        "cors_origins": ",".join(origins),
-    }
-    with ServerProcess(tmp_path, settings=settings) as server:
-        url = f"{server.url}/tiles/0/0/0.pbf"
-        requests.put(url, data=b"tile", timeout=5)
-        allowed = requests.get(url, headers={"Origin": origins[0]}, timeout=5)
-        assert allowed.headers["Access-Control-Allow-Origin"] == origins[0]
-        other = requests.get(
-            url, headers={"Origin": "https://other.example"}, timeout=5
-        )
-        assert "Access-Control-Allow-Origin" not in other.headers

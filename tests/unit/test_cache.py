@@ -110,6 +110,14 @@ def cache(store: Store, hot: DictTier) -> Cache:
     return Cache(store, hot)
 
 
+@pytest.fixture
+def warm(cache: Cache) -> Cache:
+    """Return it with a key that is hot."""
+    cache.put(b"k", b"old")
+    make_hot(cache, b"k")
+    return cache
+
+
 def source_of(cache: Cache, key: bytes) -> str | None:
     """Return the tier that answers a get; None for a miss."""
     record = cache.get(key)
@@ -194,103 +202,93 @@ def change(cache: Cache, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["put", "delete", "flush"])
 def test_copies_are_invalidated_after_the_store_has_changed(
-    cache: Cache, hot: DictTier, monkeypatch: pytest.MonkeyPatch, how: str
+    warm: Cache, hot: DictTier, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Before that the store may still refuse."""
-    cache.put(b"k", b"old")
-    make_hot(cache, b"k")
     seen: list[bytes | None] = []
     for name in ("invalidate", "begin_epoch"):
         method = getattr(hot.keys, name)
 
         def call(*key: bytes, method: Callable[..., None] = method) -> None:
-            seen.append(value_of(cache.store.get(b"k")))
+            seen.append(value_of(warm.store.get(b"k")))
             method(*key)
 
         monkeypatch.setattr(hot.keys, name, call)
-    change(cache, how)
+    change(warm, how)
     assert seen == [b"new" if how == "put" else None]
 
 
 @pytest.mark.parametrize("how", ["put", "delete", "flush"])
 def test_refused_change_keeps_the_old_value_in_both_tiers(
-    cache: Cache, hot: DictTier, disk: RefusingDisk, how: str
+    warm: Cache, hot: DictTier, disk: RefusingDisk, how: str
 ) -> None:
     """The copy stays valid; the next change succeeds."""
-    cache.put(b"k", b"old")
-    make_hot(cache, b"k")
     disk.refuses_writes = True
     for _ in range(2):
         with pytest.raises(StoreError):
-            change(cache, how)
-        assert source_of(cache, b"k") == "MEMC"
-        assert value_of(cache.get(b"k")) == value_of(cache.store.get(b"k")) == b"old"
+            change(warm, how)
+        assert source_of(warm, b"k") == "MEMC"
+        assert value_of(warm.get(b"k")) == value_of(warm.store.get(b"k")) == b"old"
     assert hot.calls == ["promote k 0"]
     disk.refuses_writes = False
-    change(cache, how)
-    assert value_of(cache.get(b"k")) == (b"new" if how == "put" else None)
-    assert source_of(cache, b"k") != "MEMC"
+    change(warm, how)
+    assert value_of(warm.get(b"k")) == (b"new" if how == "put" else None)
+    assert source_of(warm, b"k") != "MEMC"
 
 
 @pytest.mark.parametrize("how", ["put", "flush", "delete"])
 def test_refused_change_keeps_a_value_that_only_the_hot_tier_holds(
-    cache: Cache, store: Store, disk: RefusingDisk, how: str
+    warm: Cache, store: Store, disk: RefusingDisk, how: str
 ) -> None:
     """It was overwritten by age. For a delete, nothing need be written."""
-    cache.put(b"k", b"old")
-    make_hot(cache, b"k")
     overwrite_by_age(store)
     assert store.get(b"k") is None
-    assert_hot(cache, b"old")
+    assert_hot(warm, b"old")
     disk.refuses_writes = True
     if how == "delete":
-        assert [cache.delete(b"k") for _ in range(2)] == [True, False]
+        assert [warm.delete(b"k") for _ in range(2)] == [True, False]
     else:
         with pytest.raises(StoreError):
-            change(cache, how)
-        assert_hot(cache, b"old")
+            change(warm, how)
+        assert_hot(warm, b"old")
         assert store.get(b"k") is None
     disk.refuses_writes = False
-    change(cache, how)
-    assert value_of(cache.get(b"k")) == (b"new" if how == "put" else None)
+    change(warm, how)
+    assert value_of(warm.get(b"k")) == (b"new" if how == "put" else None)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_unreadable_record_is_answered_from_its_copy(
-    cache: Cache, hot: DictTier, disk: RefusingDisk, *, is_restarted: bool
+    warm: Cache, hot: DictTier, disk: RefusingDisk, *, is_restarted: bool
 ) -> None:
     """Also if this process has not promoted it; else it is an error, and no miss."""
-    cache.put(b"k", b"value")
-    make_hot(cache, b"k")
     if is_restarted:
         hot.keys.ask_first(b"k", is_first=False)
     disk.refuses_reads = True
-    assert_hot(cache, b"value")
+    assert_hot(warm, b"old")
     hot.copies.clear()
-    assert_unreadable(cache)
-    assert cache.get(b"absent") is cache.stat(b"absent") is None
+    assert_unreadable(warm)
+    assert warm.get(b"absent") is warm.stat(b"absent") is None
     disk.refuses_reads = False
-    assert value_of(cache.get(b"k")) == b"value"
-    assert cache.stat(b"k") is not None
+    assert value_of(warm.get(b"k")) == b"old"
+    assert warm.stat(b"k") is not None
 
 
 def test_copy_of_another_record_is_rejected(
-    cache: Cache, hot: DictTier, disk: RefusingDisk
+    warm: Cache, hot: DictTier, disk: RefusingDisk
 ) -> None:
     """Even if the hot tier returns it, and the record cannot be read; it is stale."""
-    cache.put(b"k", b"old")
-    make_hot(cache, b"k")
     old = hot.copies[b"k"]
-    cache.put(b"k", b"new")
+    warm.put(b"k", b"new")
     hot.put_back(b"k", old)
     disk.refuses_reads = True
-    assert_unreadable(cache)
+    assert_unreadable(warm)
     assert hot.stats.stale == 2
     disk.refuses_reads = False
     del hot.copies[b"k"]
-    make_hot(cache, b"k")
+    make_hot(warm, b"k")
     hot.put_back(b"k", old)
-    assert value_of(cache.get(b"k")) == b"new"
+    assert value_of(warm.get(b"k")) == b"new"
     assert hot.stats.stale == 3
 
 
@@ -334,29 +332,25 @@ def test_expiry_is_by_the_clock_of_the_store(cache: Cache, clock: FakeClock) -> 
 
 
 def test_dropped_copy_is_read_from_the_disk_and_promoted_again(
-    cache: Cache, hot: DictTier
+    warm: Cache, hot: DictTier
 ) -> None:
     """After as many reads as the first time."""
-    cache.put(b"k", b"value")
-    make_hot(cache, b"k")
     hot.copies.clear()
-    make_hot(cache, b"k")
+    make_hot(warm, b"k")
     assert hot.calls == ["promote k 0", "promote k 0"]
 
 
-def test_flush_empties_both_tiers(cache: Cache, hot: DictTier) -> None:
+def test_flush_empties_both_tiers(warm: Cache, hot: DictTier) -> None:
     """The reads before it do not count for promotion."""
-    cache.put(b"k", b"value")
-    make_hot(cache, b"k")
-    cache.put(b"other", b"value")
-    cache.get(b"other")
-    cache.flush()
+    warm.put(b"other", b"old")
+    warm.get(b"other")
+    warm.flush()
     assert hot.calls[-1] == "flush"
     assert not hot.copies
-    assert cache.get(b"k") is None
-    cache.put(b"other", b"value")
-    assert [source_of(cache, b"other") for _ in range(2)] == ["DISK", "DISK"]
-    state = cache.hot_state()
+    assert warm.get(b"k") is None
+    warm.put(b"other", b"old")
+    assert [source_of(warm, b"other") for _ in range(2)] == ["DISK", "DISK"]
+    state = warm.hot_state()
     assert state is not None
     assert state.promoted == 1
 
@@ -406,32 +400,28 @@ def test_hot_key_that_a_reclaim_has_copied_stays_hot(
 
 
 def test_hot_key_put_after_a_reclaim_has_copied_it_is_not_outdated(
-    cache: Cache, hot: DictTier, store: Store
+    warm: Cache, hot: DictTier, store: Store
 ) -> None:
     """An old item that comes back is refused, for a value and for a deletion."""
-    cache.put(b"k", b"value")
-    make_hot(cache, b"k")
     old = hot.copies[b"k"]
-    move_by_reclaim(cache, b"k")
+    move_by_reclaim(warm, b"k")
     store.put(b"k", b"newer")
     hot.put_back(b"k", old)
 
-    assert value_of(cache.get(b"k")) == b"newer"
+    assert value_of(warm.get(b"k")) == b"newer"
     store.delete(b"k")
     hot.put_back(b"k", old)
-    assert cache.get(b"k") is None
+    assert warm.get(b"k") is None
 
 
 def test_reads_from_the_hot_tier_are_hits_of_the_eviction_policy(
-    cache: Cache, hot: DictTier, store: Store
+    warm: Cache, hot: DictTier, store: Store
 ) -> None:
     """What memcached answers is used most, and must stay on the disk."""
-    cache.put(b"k", b"value")
-    make_hot(cache, b"k")
     for number in range(200):
         store.put(b"fill/%d" % number, bytes(1000))
-        assert source_of(cache, b"k") == "MEMC"
+        assert source_of(warm, b"k") == "MEMC"
 
     hot.copies.clear()
     assert store.stats.rotations > 12
-    assert value_of(store.get(b"k")) == b"value"
+    assert value_of(store.get(b"k")) == b"old"

@@ -152,9 +152,3 @@ def test_disk_that_hangs_drops_lines_without_blocking(
     file.close()
     assert path.read_text() == "0123456789\nabcdefghi\n"
     assert caplog.messages == ["access.left_out lines=4"]
-
-
-def test_file_that_cannot_be_opened_raises(tmp_path: Path) -> None:
-    """The start fails before anything is served."""
-    with pytest.raises(IsADirectoryError):
-        LogWriter(str(tmp_path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import random
 import shutil
 import sys
@@ -18,10 +17,7 @@ from support.damage import extents, flip
 from support.process import SOURCE
 from support.program import ended
 from support.stores import open_store
-from support.tables import each_row
 from volcache import shipped
-from volcache.cli.command import OutputError, output
-from volcache.errors import StoreError
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "v2"
@@ -85,47 +81,3 @@ def test_missing_output_is_not_an_error() -> None:
     environ = {"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"}
     done = ended(["bash", "-c", command], environ, GOLDEN)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-class FailingOutput(io.StringIO):
-    """Fails once, then accepts everything."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__()
-        self.error: OSError | None = error
-
-    def write(self, text: str) -> int:
-        """Raise the error the first time."""
-        if self.error:
-            error, self.error = self.error, None
-            raise error
-        return super().write(text)
-
-
-@each_row(
-    ("failure", "error", "raised"),
-    [
-        (FULL, None, "No space left"),
-        (CLOSED, None, ""),
-        (FULL, StoreError("bad"), "bad"),
-    ],
-)
-def test_tool_prints_the_lines_after_a_failed_one(
-    failure: OSError, error: StoreError | None, raised: str
-) -> None:
-    """At its end it raises the error of its work, or else that of a full disk."""
-    with pytest.MonkeyPatch.context() as patched:
-        stdout = FailingOutput(failure)
-        patched.setattr(sys, "stdout", stdout)
-        text = ""
-        try:
-            with output() as report:
-                for line in ("one", "two", "three"):
-                    report(line)
-                if error:
-                    raise error
-        except (OutputError, StoreError) as caught:
-            text = str(caught)
-    assert stdout.getvalue() == "two\nthree\n"
-    assert raised in text
-    assert bool(raised) == bool(text)

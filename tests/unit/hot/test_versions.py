@@ -272,20 +272,6 @@ def test_start_without_what_happened_meanwhile_begins_a_new_epoch(
     assert_begins_anew(folder, versions)
 
 
-def test_damaged_file_begins_a_new_epoch(stopped: tuple[Path, Copies]) -> None:
-    """It is removed; the next clean stop writes an intact one."""
-    folder, versions = stopped
-    file = folder / "HOT.txt"
-    file.write_bytes(file.read_bytes()[:-1])
-    with mounted(folder) as later:
-        assert not continues(later, versions)
-        assert not file.exists()
-        later.promote(b"b")
-    with mounted(folder) as latest:
-        assert continues(latest, later)
-        assert latest.may_hold(b"b")
-
-
 @pytest.mark.parametrize("is_moved", [False, True])
 def test_clone_begins_a_new_epoch(
     stopped: tuple[Path, Copies], *, is_moved: bool
