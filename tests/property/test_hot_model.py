@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.extent import examples
 from support.refusing_disk import RefusingDisk
 from support.stores import FakeClock, fill_volume, kill, open_store
-from support.tiers import make_keys, make_tier
+from support.tiers import FakeServer, make_keys, make_tier
 from volcache.cache import Cache
 from volcache.errors import StoreError, UnreadableRecordError
 from volcache.hot.servers import ServerDownError
@@ -34,14 +34,13 @@ pytestmark = pytest.mark.property
 KEYS = st.sampled_from([b"a", b"b", b"c"])
 
 
-class Memcached:
-    """A dict, and the items that have not arrived yet."""
+class Memcached(FakeServer):
+    """Items, and those that have not arrived yet."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self.items: dict[bytes, bytes] = {}
+        super().__init__()
         self.delayed: list[tuple[bytes, bytes]] = []
-        self.is_up = True
         self.fails_next = ""
         self.is_confused = False
 
@@ -51,7 +50,7 @@ class Memcached:
             if self.is_confused and self.items:
                 self.is_confused = False
                 return self.items[min(self.items)]
-            return self.items.get(name)
+            return super().get(name)
 
     def set(self, name: bytes, item: bytes, _expire: int) -> bool:
         """Store an item; if `fails_next`, later or never."""
@@ -72,12 +71,6 @@ class Memcached:
             self.fails_next = ""
             self.is_up = False
             raise ServerDownError("timeout")
-
-    def probe(self) -> None:
-        """Do nothing: a rule brings the server up."""
-
-    def close(self) -> None:
-        """Keep the items."""
 
 
 class HotMachine(RuleBasedStateMachine):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from support.extent import EXTENT
-from support.memcache_twins import LARGE_STREAMS, STREAMS, Step, Twins
+from support.memcache_twins import STREAMS, Step, Twins
 from support.memcached import MemcachedProcess
 
 pytestmark = [pytest.mark.property, pytest.mark.integration]
@@ -39,23 +39,10 @@ def twins(
         yield opened
 
 
-@settings(
-    max_examples=150 * EXTENT or 3000,
-)
+@settings(max_examples=150 * EXTENT or 3000)
 @given(STREAMS)
 def test_replies_are_those_of_memcached(
     twins: Twins, stream: tuple[list[Step], list[int]]
 ) -> None:
     """All commands, on few keys, with odd arguments, in any pieces."""
-    twins.run(*stream)
-
-
-@settings(
-    max_examples=10 * EXTENT or 100,
-)
-@given(LARGE_STREAMS)
-def test_values_above_the_limit_are_skipped_as_by_memcached(
-    twins: Twins, stream: tuple[list[Step], list[int]]
-) -> None:
-    """The old value is deleted, and the next command is understood."""
     twins.run(*stream)

@@ -532,12 +532,8 @@ _SMALL: Final = st.one_of(
     _puts(), _puts(), _gets(), _gets(), _others(), _meta(), _meta()
 )
 STEPS: Final = st.one_of(*[_SMALL] * 9, _bad_chunks())
+# Values above the limit are slow, so only one in 65 is.
 STREAMS: Final = st.tuples(
-    st.lists(STEPS, min_size=1, max_size=25),
+    st.lists(STEPS | _too_large(), min_size=1, max_size=25),
     st.lists(st.integers(0, 5000), max_size=PIECES_MAX - 1),
-)
-# Values above the limit: slow, so only some of them.
-LARGE_STREAMS: Final = st.tuples(
-    st.lists(st.one_of(_SMALL, _too_large()), min_size=1, max_size=6),
-    st.lists(st.integers(0, VALUE_SIZE), max_size=PIECES_MAX - 1),
 )
