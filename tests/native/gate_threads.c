@@ -306,6 +306,9 @@ typedef struct {
     char line[40];              /* as bjoern sees it */
 } request;
 
+/* What is counted of requests and of connections. */
+enum { ALL, VALUES, MISSES, BY_BJOERN, BROKEN, ENDED, COUNTS };
+
 typedef struct {
     pthread_t thread;
     uint64_t random;
@@ -313,7 +316,7 @@ typedef struct {
     int parked[PARKED];
     char text[2000], *got;
     size_t got_length;
-    uint64_t requests, values, misses, by_bjoern, broken, ended;
+    uint64_t counts[COUNTS];
 } client;
 
 static int connect_client(client *c) {
@@ -393,17 +396,17 @@ static bool check_answer(client *c, int fd, const request *sent) {
         CHECK(sent->kind != GET_NOTHING);
         CHECK(sent->kind == PUT_BODY ? length == 6 && !memcmp(at, "abcdef", 6) : !length);
         CHECK(sent->kind != GET_VALUE || !must_be_found(sent->key, sent->before));
-        c->by_bjoern++;
+        c->counts[BY_BJOERN]++;
     } else if (!memcmp(c->got + 9, "200 ", 4)) {
         CHECK(sent->kind == GET_VALUE || sent->kind == HEAD_VALUE);
         if (sent->kind == GET_VALUE) check_value(sent, at, length);
-        c->values++;
+        c->counts[VALUES]++;
     } else {
         CHECK(!memcmp(c->got + 9, "404 ", 4));
         bool is_read = sent->kind == GET_VALUE || sent->kind == HEAD_VALUE;
         CHECK(sent->kind == GET_NOTHING ||
               (is_read && !must_be_found(sent->key, sent->before)));
-        c->misses++;
+        c->counts[MISSES]++;
     }
     c->got_length -= head + body;
     memmove(c->got, c->got + head + body, c->got_length);
@@ -424,12 +427,12 @@ static bool use_connection(client *c, int fd) {
         if (next_random(&c->random) % 2) piece = 1 + next_random(&c->random) % piece;
         ssize_t some = send(fd, c->text + sent, piece, MSG_NOSIGNAL);
         if (some < 0) {
-            c->ended++;
+            c->counts[ENDED]++;
             return false;
         }
         sent += (size_t)some;
     }
-    c->requests += count;
+    c->counts[ALL] += count;
     c->got_length = 0;
     /* Half of those that break off have got some answers before. */
     unsigned expected = breaks ? (unsigned)(dice >> 40) % (count + 1) : count;
@@ -439,12 +442,12 @@ static bool use_connection(client *c, int fd) {
         if (!check_answer(c, fd, &requests[answered])) {
             /* It was idle for a moment, and there were too many. */
             CHECK(!c->got_length);
-            c->ended++;
+            c->counts[ENDED]++;
             return false;
         }
         answered++;
     }
-    if (breaks) c->broken++;
+    if (breaks) c->counts[BROKEN]++;
     else CHECK(!c->got_length);
     return !breaks;
 }
@@ -538,7 +541,7 @@ int main(int count, char **arguments) {
     static client clients[CLIENTS];
     double seconds = count > 1 ? atof(arguments[1]) : 5;
     uint64_t random = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
-    client total = {0};
+    uint64_t total[COUNTS] = {0};
     pthread_t loop;
     loop_random = next_random(&random);
     open_files();
@@ -554,20 +557,15 @@ int main(int count, char **arguments) {
     }
     for (int i = 0; i < CLIENTS; i++) {
         CHECK(!pthread_join(clients[i].thread, NULL));
-        total.requests += clients[i].requests;
-        total.values += clients[i].values;
-        total.misses += clients[i].misses;
-        total.by_bjoern += clients[i].by_bjoern;
-        total.broken += clients[i].broken;
-        total.ended += clients[i].ended;
+        for (int j = 0; j < COUNTS; j++) total[j] += clients[i].counts[j];
     }
     CHECK(!pthread_join(loop, NULL));
     end_gate();
-    CHECK(total.values && total.misses && total.by_bjoern && cold);
+    CHECK(total[VALUES] && total[MISSES] && total[BY_BJOERN] && cold);
     printf("%" PRIu64 " requests: %" PRIu64 " values, %" PRIu64 " misses, %" PRIu64
            " by bjoern; %" PRIu64 " broken off, %" PRIu64 " ended by the gate\n",
-           total.requests, total.values, total.misses, total.by_bjoern, total.broken,
-           total.ended);
+           total[ALL], total[VALUES], total[MISSES], total[BY_BJOERN], total[BROKEN],
+           total[ENDED]);
     printf("%" PRIu64 " cold reads, %" PRIu64 " passed on; %" PRIu64 " puts, %" PRIu64
            " deletions, %lu rotations\n",
            cold, passed_on, stored, deletions, rotations);

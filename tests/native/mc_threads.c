@@ -35,6 +35,9 @@ enum {
     REPLY_BYTES_MAX = KEYS * COMMAND_BYTES_MAX,
 };
 
+/* What is counted of commands and of connections. */
+enum { ALL, HITS, MISSES, BROKEN, ENDED, COUNTS };
+
 typedef struct {
     pthread_t thread;
     unsigned number;
@@ -43,7 +46,7 @@ typedef struct {
     unsigned versions[KEYS];    /* that were sent, of each key; 0: none */
     char *replies;
     size_t length;              /* of replies that have arrived */
-    uint64_t commands, hits, misses, broken, ended;
+    uint64_t counts[COUNTS];
 } client;
 
 typedef struct {
@@ -243,7 +246,7 @@ static bool expect_value(client *c, int fd, unsigned key, unsigned version) {
     size_t size = value_length(key, version);
     if (!fill(c, fd, 1)) return false;
     if (c->replies[0] == 'E') {
-        c->misses++;
+        c->counts[MISSES]++;
         return true;
     }
     CHECK(version);
@@ -251,7 +254,7 @@ static bool expect_value(client *c, int fd, unsigned key, unsigned version) {
     if (!expect(c, fd, head) || !fill(c, fd, size)) return false;
     for (size_t i = 0; i < size; i++) CHECK(c->replies[i] == value_byte(key, version));
     drop(c, size);
-    c->hits++;
+    c->counts[HITS]++;
     return expect(c, fd, "\r\n");
 }
 
@@ -287,7 +290,7 @@ static bool use_connection(client *c, int fd, bool breaks) {
     }
     c->length = 0;
     if (!send_all(c, fd, data, breaks ? length / 2 : length)) return false;
-    c->commands += count;
+    c->counts[ALL] += count;
     if (breaks) return false;
     for (unsigned i = 0; i < count; i++) {
         unsigned key = sent[i].key;
@@ -314,11 +317,11 @@ static void *run_client(void *argument) {
             /* Some of the values may be stored, and some not. */
             if (!is_open) memset(c->versions, 0, sizeof c->versions);
             if (!is_open) c->number += CLIENTS;
-            c->ended += !is_open;
+            c->counts[ENDED] += !is_open;
         }
         if (is_open && next_random(&c->random) % 2) {
             (void)use_connection(c, fd, true);
-            c->broken++;
+            c->counts[BROKEN]++;
         }
         close(fd);
     }
@@ -356,7 +359,7 @@ int main(int count, char **arguments) {
     uint64_t random = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
     vc_mc_clocks clocks = {now_us, now_us, &store_clock};
     vc_mc_settings settings = {.rights = {true, true, false}, .slow_ns = -1};
-    client total = {0};
+    uint64_t total[COUNTS] = {0};
     vc_mc_figures figures;
     pthread_t python;
     open_store(random % 2);
@@ -400,23 +403,20 @@ int main(int count, char **arguments) {
     }
     for (int i = 0; i < CLIENTS; i++) {
         CHECK(!pthread_join(clients[i].thread, NULL));
-        total.commands += clients[i].commands;
-        total.hits += clients[i].hits;
-        total.misses += clients[i].misses;
-        total.broken += clients[i].broken;
-        total.ended += clients[i].ended;
+        for (int j = 0; j < COUNTS; j++) total[j] += clients[i].counts[j];
     }
     settings.end_ns = vc_monotonic_ns() + INT64_C(100000000000);
     vc_mc_change_settings(server, &settings);
     CHECK(!pthread_join(python, NULL));
     vc_mc_get_figures(server, &figures);
     CHECK(!figures.open && !figures.held && !figures.cut && !figures.refused);
-    CHECK(count_commands() == events && total.ended <= figures.closed_for_memory);
-    printf("%" PRIu64 " commands, %" PRIu64 " hits, %" PRIu64 " misses; %" PRIu64 " passed, %" PRIu64
-           " kept; %" PRIu64 " cold; %" PRIu64 " broken off, %" PRIu64 " closed; %" PRIu64 " volumes\n",
-           total.commands, total.hits, total.misses, passed, kept_parts, figures.cold, total.broken,
-           total.ended, turns);
-    CHECK(total.hits && total.misses && passed && kept_parts && figures.cold && total.broken);
+    CHECK(count_commands() == events && total[ENDED] <= figures.closed_for_memory);
+    printf("%" PRIu64 " commands, %" PRIu64 " hits, %" PRIu64 " misses; %" PRIu64
+           " passed, %" PRIu64 " kept; %" PRIu64 " cold; %" PRIu64 " broken off, %" PRIu64
+           " closed; %" PRIu64 " volumes\n",
+           total[ALL], total[HITS], total[MISSES], passed, kept_parts, figures.cold,
+           total[BROKEN], total[ENDED], turns);
+    CHECK(total[HITS] && total[MISSES] && passed && kept_parts && figures.cold && total[BROKEN]);
     vc_mc_server_free(server);
     vc_readers_free(config.readers);
     vc_marks_free(config.commands.reads);

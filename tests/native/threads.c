@@ -32,14 +32,13 @@ enum {
     DUE_BYTES = 100 << 10,
 };
 
-typedef struct {
-    uint64_t reads, ok, apart, misses, damaged, purged, outdated, after_close;
-} counts;
+/* What is counted of reads. */
+enum { READS, OK, MISSES, PURGED, OUTDATED, DAMAGED, APART, AFTER_CLOSE, COUNTS };
 
 typedef struct {
     pthread_t thread;
     uint64_t random;
-    counts counts;
+    uint64_t counts[COUNTS];
     atomic_bool is_inside;      /* between a lookup and `vc_core_end_read` */
 } reader;
 
@@ -301,7 +300,7 @@ static vc_status read_found(reader *r, const uint8_t *name, size_t name_length,
                               at->size - split, &record);
     else
         status = vc_core_read(core, name, name_length, at, head, at->size, NULL, 0, &record);
-    r->counts.apart += is_apart;
+    r->counts[APART] += is_apart;
     if (status == VC_OK)
         check_value(at, &record, is_apart ? value : head + record.prefix, key, before);
     if (status == VC_OK || status == VC_PURGED) *version = record.stored_us;
@@ -318,13 +317,13 @@ static void read_key(reader *r, uint32_t key) {
     bool is_found = vc_core_lookup(core, name, name_length, UINT64_MAX, &at);
     CHECK(!(is_found && was_closed));
     if (was_closed) {
-        r->counts.after_close++;
+        r->counts[AFTER_CLOSE]++;
         return;
     }
-    r->counts.reads++;
+    r->counts[READS]++;
     if (!is_found) {
         CHECK(!must_be_found(key, before) || atomic_load(&is_ending));
-        r->counts.misses++;
+        r->counts[MISSES]++;
         return;
     }
     atomic_store(&r->is_inside, true);
@@ -338,16 +337,16 @@ static void read_key(reader *r, uint32_t key) {
     vc_status status = read_found(r, name, name_length, &at, key, before, &version);
     if (status == VC_OK) {
         CHECK(version > purged_before);
-        r->counts.ok++;
+        r->counts[OK]++;
     } else if (status == VC_PURGED) {
         CHECK(key < PURGES && version <= atomic_load(&purge_begun[key]));
-        r->counts.purged++;
+        r->counts[PURGED]++;
     } else if (status == VC_OUTDATED) {
-        r->counts.outdated++;
+        r->counts[OUTDATED]++;
     } else {
         CHECK(status == VC_DAMAGED || status == VC_SHORT);
         CHECK(atomic_load(&oldest_turn) > (uint32_t)at.salt);
-        r->counts.damaged++;
+        r->counts[DAMAGED]++;
     }
     atomic_store(&r->is_inside, false);
     vc_core_end_read(core);
@@ -355,7 +354,7 @@ static void read_key(reader *r, uint32_t key) {
 
 static void *read_always(void *argument) {
     reader *r = argument;
-    while (r->counts.after_close < 1000) {
+    while (r->counts[AFTER_CLOSE] < 1000) {
         uint64_t dice = next_random(&r->random);
         read_key(r, (uint32_t)(dice >> 8) % (dice % 2 ? KEYS / 10 : KEYS));
         if (dice >> 60 == 0) {
@@ -396,7 +395,7 @@ static void read_ahead(uint64_t *random) {
     fclose(file);
 }
 
-static void run_round(double seconds, uint64_t *random, counts *total) {
+static void run_round(double seconds, uint64_t *random, uint64_t total[COUNTS]) {
     static const uint8_t hash_key[16] = "threads";
     static reader readers[READERS];
     static keeper writers[WRITERS];
@@ -434,15 +433,7 @@ static void run_round(double seconds, uint64_t *random, counts *total) {
     for (int i = 0; i < VOLUMES; i++) close(descriptors[i]);
     for (int i = 0; i < READERS; i++) {
         CHECK(!pthread_join(readers[i].thread, NULL));
-        const counts *one = &readers[i].counts;
-        total->reads += one->reads;
-        total->ok += one->ok;
-        total->apart += one->apart;
-        total->misses += one->misses;
-        total->damaged += one->damaged;
-        total->purged += one->purged;
-        total->outdated += one->outdated;
-        total->after_close += one->after_close;
+        for (int j = 0; j < COUNTS; j++) total[j] += readers[i].counts[j];
     }
     vc_writer_free(&w.writer);
     vc_core_free(core);
@@ -451,19 +442,18 @@ static void run_round(double seconds, uint64_t *random, counts *total) {
 int main(int count, char **arguments) {
     double left = count > 1 ? atof(arguments[1]) : 5;
     uint64_t random = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
-    counts total = {0};
+    uint64_t total[COUNTS] = {0};
     int rounds = 0;
     for (; left > 0; left -= ROUND_SECONDS, rounds++) {
         read_ahead(&random);
-        run_round(left < ROUND_SECONDS ? left : ROUND_SECONDS, &random, &total);
+        run_round(left < ROUND_SECONDS ? left : ROUND_SECONDS, &random, total);
     }
     CHECK(synced);
-    printf("%d rounds; %lu puts (%lu synced, %lu syncs failed), %lu deletions, %lu refused, %lu rotations, %lu segments, due %lu"
-           " times\n",
+    printf("%d rounds; %lu puts (%lu synced, %lu syncs failed), %lu deletions, %lu refused,"
+           " %lu rotations, %lu segments, due %lu times\n",
            rounds, stored, synced, unsynced, deletions, refused, rotations, rebound, dues);
-    printf("%" PRIu64 " reads: %" PRIu64 " ok, %" PRIu64 " misses, %" PRIu64 " purged, %" PRIu64
-           " outdated, %" PRIu64 " damaged; %" PRIu64 " with the value apart; %" PRIu64 " after the end\n",
-           total.reads, total.ok, total.misses, total.purged, total.outdated, total.damaged,
-           total.apart, total.after_close);
+    printf("reads, ok, misses, purged, outdated, damaged, with the value apart, after the end:");
+    for (int i = 0; i < COUNTS; i++) printf(" %" PRIu64, total[i]);
+    puts("");
     return 0;
 }
