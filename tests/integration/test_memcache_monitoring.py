@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import re
-import socket
 from pathlib import Path
 
 import pytest
 import requests
 
+from support.memcache import RawClient
 from support.ports import pick_port
 from support.process import ServerProcess
 from support.waiting import wait_until
 
 REQUEST = re.compile(r'"(\S+) (\S+) [^"]*" (\d{3}) ')
 pytestmark = pytest.mark.integration
-
-
-def converse(port: int, sent: bytes) -> bytes:
-    """Send commands that end with `quit`; return the replies."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
-        client.sendall(sent)
-        found = b""
-        while data := client.recv(65_536):
-            found += data
-    return found
 
 
 def test_commands_are_counted_logged_and_sampled(tmp_path: Path) -> None:
@@ -38,10 +28,14 @@ def test_commands_are_counted_logged_and_sampled(tmp_path: Path) -> None:
         "volume_size": 2 << 20,
         "volume_num": 3,
     }
-    with ServerProcess(tmp_path / "data", settings=settings) as server:
+    with (
+        ServerProcess(tmp_path / "data", settings=settings) as server,
+        RawClient(("127.0.0.1", port)) as client,
+    ):
         reads = b"get hot\r\n" * 1000
         commands = b"set hot 7 0 5\r\nvalue\r\n" + reads + b"get a b\r\nx\r\nquit\r\n"
-        assert converse(port, commands).startswith(b"STORED\r\nVALUE hot 7 5\r\n")
+        client.send(commands)
+        assert client.rest().startswith(b"STORED\r\nVALUE hot 7 5\r\n")
         answer = requests.get(f"{server.url}/hot", timeout=5)
         assert (answer.content, answer.headers["X-Flags"]) == (b"value", "7")
 
@@ -58,9 +52,8 @@ def test_commands_are_counted_logged_and_sampled(tmp_path: Path) -> None:
         assert found["bytes_out"] > 1000 * len(b"VALUE hot 7 5\r\nvalue\r\nEND\r\n")
         assert found["connections"] == {"open": 0, "accepted": 1, "refused": 0}
         assert stats["hottest"][0]["key"] == "hot"
-        text = requests.get(f"{server.url}/-/metrics", timeout=5).text
-        name = "volcache_memcache_commands_total"
-        assert f'\n{name}{{command="get",result="hit"}} 1000.0\n' in text
+        row = '\nvolcache_memcache_commands_total{command="get",result="hit"} 1000.0\n'
+        assert row in requests.get(f"{server.url}/-/metrics", timeout=5).text
     found = [REQUEST.search(line) for line in log.read_text().splitlines()]
     kinds = [one.groups() for one in found if one and not one[2].startswith("/-/")]
     assert None not in found

@@ -47,13 +47,6 @@ def is_run(block: Block) -> bool:
     return block.language in {"console", "python"} and not block.reason
 
 
-each_page = pytest.mark.parametrize(
-    "page",
-    [one for one in PAGES if one.name not in OTHERS and any(map(is_run, blocks(one)))],
-    ids=lambda page: str(page.name),
-)
-
-
 def shape(text: str) -> str:
     """Return a text without what differs each time: dates, figures and spaces."""
     return " ".join(FIGURE.sub("0", DAY.sub("0", text)).split())
@@ -173,16 +166,11 @@ def run_page(page: Path, folder: Path, servers: Servers) -> None:
 
 
 @pytest.mark.sampled(4)
-@each_page
-def test_commands_of_a_sample_of_pages(
-    page: Path, tmp_path: Path, servers: Servers
-) -> None:
-    """Each day other pages."""
-    run_page(page, tmp_path, servers)
-
-
-@pytest.mark.nightly
-@each_page
-def test_commands_of_every_page(page: Path, tmp_path: Path, servers: Servers) -> None:
-    """And their examples in Python."""
+@pytest.mark.parametrize(
+    "page",
+    [one for one in PAGES if one.name not in OTHERS and any(map(is_run, blocks(one)))],
+    ids=lambda page: str(page.name),
+)
+def test_commands_of_a_page(page: Path, tmp_path: Path, servers: Servers) -> None:
+    """With their examples in Python; each day other pages."""
     run_page(page, tmp_path, servers)
