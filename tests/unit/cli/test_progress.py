@@ -48,29 +48,6 @@ def _read(fd: int, awaited: str) -> str:
     return "".join(shown)
 
 
-def test_bar_fits_the_terminal_and_has_all_numbers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It is cleared at the end."""
-    columns = 80
-    for unit, total, figures in (
-        ("B", 201_000_000, "100M/201M"),
-        ("files", 20_002, "10001/20002"),
-        ("files", 999_999_999, "499999999/999999999"),
-    ):
-        with terminal(columns, monkeypatch) as read:
-            with progress(total, "import", unit) as bar:
-                bar.update(total // 2)
-                bar.refresh()
-                shown = read("50%").rsplit("\r", 1)[-1].rstrip()
-            assert len(shown) < columns
-            assert shown.startswith("import:  50%")
-            assert figures in shown
-            assert shown.endswith(" left")
-            assert "\u2588" in shown
-            assert read(" " * 20 + "\r")[-columns:].strip() == ""  # Cleared at the end.
-
-
 def test_line_replaces_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole bar is cleared; without a total the number so far is shown."""
 

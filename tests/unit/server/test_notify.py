@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -111,16 +112,12 @@ def test_full_socket_does_not_wait_and_loses_only_what_is_repeated(
     assert manager.receive()[-2:] == [["READY=1"], ["STATUS=z"]]
 
 
-class Disk:
-    """What a heartbeat asks."""
-
-    def __init__(self) -> None:
-        """Be idle, on a device that is known."""
-        self.stalled = 0.0
-        self.completed: int | None = 7
+def idle_disk() -> SimpleNamespace:
+    """Return what a heartbeat asks, on a device that is known."""
+    return SimpleNamespace(stalled=0.0, completed=7)
 
 
-def heart_of(connect: Connect, disk: Disk) -> Heartbeat:
+def heart_of(connect: Connect, disk: SimpleNamespace) -> Heartbeat:
     """Return a heartbeat with a watchdog of 4 seconds."""
     return Heartbeat(
         connect(4),
@@ -132,7 +129,7 @@ def heart_of(connect: Connect, disk: Disk) -> Heartbeat:
 
 def test_first_beat_says_ready(manager: ServiceManager, connect: Connect) -> None:
     """Once; the interval is half of the watchdog's time, at most ten seconds."""
-    heart = heart_of(connect, Disk())
+    heart = heart_of(connect, idle_disk())
     assert heart.interval == 2
     heart.beat()
     heart.beat()
@@ -151,7 +148,7 @@ def test_watchdog_is_not_fed_while_the_disk_completes_nothing(
 ) -> None:
     """Nor if it is unknown what it completes. It is logged once for each time."""
     caplog.set_level(logging.INFO)
-    disk = Disk()
+    disk = idle_disk()
     heart = heart_of(connect, disk)
 
     def is_fed() -> bool:

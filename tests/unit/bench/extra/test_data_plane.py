@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.extra.data_plane import GOALS, Goal, goal_rows, goal_table
+from bench.extra.data_plane import GOALS, Goal
 from bench.report import Result
 from bench.workloads import WORKLOADS
 from support.tables import each_row
@@ -36,15 +36,6 @@ def test_a_goal_is_a_limit_of_a_ratio_or_a_figure(
     assert spread is not None
     assert round(spread.median, 6) == figure
     assert goal.is_met(spread.median) == is_met
-
-
-def test_the_table_has_the_goals_of_what_was_measured() -> None:
-    """One that is missed is marked."""
-    rows = list(goal_rows([RESULT, Result(name="meta-read", text="", error="broken")]))
-    assert [row["workload"] for row in rows] == ["hot-tier"]
-    assert rows[0]["goal"] == "≤ 2.2"
-    (line,) = goal_table(rows).splitlines()[2:]
-    assert line.endswith("| 2.50 (2.00 to 3.00) | ≤ 2.2 | missed |")
 
 
 def test_each_goal_names_a_workload_and_its_contenders() -> None:
