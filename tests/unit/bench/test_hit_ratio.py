@@ -18,8 +18,6 @@ from bench.hit_ratio import (
 )
 from volcache.store.format import RECORD_OVERHEAD_BYTES
 
-ROOT = Path(__file__).parents[3]
-
 
 def trace_of(*lines: str, folder: Path) -> Path:
     """Write a trace."""

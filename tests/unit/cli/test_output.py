@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import random
 import shutil
 import sys
@@ -21,8 +20,6 @@ from volcache import shipped
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "v2"
-FULL = OSError(errno.ENOSPC, "No space left on device")
-CLOSED = BrokenPipeError(errno.EPIPE, "Broken pipe")
 # With the exit code if the reader goes away.
 COMMANDS = {
     "check bit_rot": 1,

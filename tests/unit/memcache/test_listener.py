@@ -43,7 +43,6 @@ class Case:
         **limits: Any,
     ) -> None:
         """Prepare it."""
-        self.service, self.clock = talk.service, talk.clock
         self._stats = talk.stats
         self.commands: list[Command] = []
         self.sampled: list[bytes] = []
@@ -67,10 +66,6 @@ class Case:
             log=CommandLog(0, lambda _: (0, 0)),
             sample=self.sampled.append,
         )
-
-    def change(self, access: Access) -> None:
-        """Let tokens be in effect."""
-        self.listener.change(access, may_flush=False, slow_seconds=0)
 
     @property
     def stats(self) -> CommandStats:
@@ -298,7 +293,7 @@ def test_changed_tokens_reach_the_protocol(talk: Talk) -> None:
     """Of a connection that is open: its next `set` has the token."""
     with running(talk) as case, case.client() as client:
         assert client.ask(b"get key\r\n") == b"END"
-        case.change(Access(write="cd"))
+        case.listener.change(Access(write="cd"), may_flush=False, slow_seconds=0)
         assert client.ask(b"delete key\r\n") == b"CLIENT_ERROR unauthenticated"
         assert client.ask(b"set auth 0 0 4\r\na cd\r\n") == b"STORED"
         assert type(case.commands[-1]).__name__ == "Authenticate"
