@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]
 import reference
 from support.pages import PAGES, Block, blocks
 from support.program import ended
-from support.tables import each_row
+from support.tables import rows
 
 ROOT = Path(__file__).parents[1]
 RUNBOOK = ROOT / "docs" / "RUNBOOK.md"
@@ -43,7 +43,7 @@ def check(block: Block) -> None:
         assert done.returncode == 0, done.stderr
 
 
-@each_row("page", PAGES)
+@rows(*PAGES)
 def test_blocks_of_code_have_no_wrong_syntax(page: Path) -> None:
     """Also those that are not run."""
     for block in blocks(page):
@@ -73,12 +73,9 @@ def test_runbook_has_a_row_for_every_alarm() -> None:
         assert all(len(cell) > 10 for cell in row)
 
 
-@each_row(
-    ("page", "heading", "source"),
-    [
-        (ARCHITECTURE, "file", SOURCE),
-        (ARCHITECTURE_CLIENT, "file of the client", CLIENT),
-    ],
+@rows(
+    (ARCHITECTURE, "file", SOURCE),
+    (ARCHITECTURE_CLIENT, "file of the client", CLIENT),
 )
 def test_architecture_has_every_module_in_its_table(
     page: Path, heading: str, source: Path

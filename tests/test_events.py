@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from reference import EVENT, EVENTS, LogCall, log_calls
-from support.tables import each_row
+from support.tables import rows
 
 CALLS = log_calls()
 # The fields that every line of the JSON format has.
 RESERVED = {"time", "level", "logger", "event", "traceback"}
 
 
-@each_row("event", CALLS)
+@rows(*CALLS)
 def test_event_has_a_name_and_fields(event: LogCall) -> None:
     """`part.what name=value ...`, as both log formats require; no field occurs twice."""
     assert EVENT.fullmatch(event.template)

@@ -15,7 +15,7 @@ from typing import Final
 
 import figures as counted
 from bench import report
-from support.tables import each_row
+from support.tables import rows
 
 CONTENT: Final = json.loads((report.DOCS / "bench" / "results.json").read_text())
 RESULTS: Final = [
@@ -93,7 +93,7 @@ def test_tables_of_the_scripts_are_in_the_documents() -> None:
         assert any(f"bench/{output.name}" in text for text in documents)
 
 
-@each_row(("text", "workload"), MEASURED)
+@rows(*MEASURED)
 def test_figures_in_the_readme_are_those_of_the_last_run(
     text: str, workload: str
 ) -> None:
@@ -105,7 +105,7 @@ def test_figures_in_the_readme_are_those_of_the_last_run(
     assert shown == [rounded(a, b) for a, b in zip(exact, shown, strict=True)]
 
 
-@each_row(("text", "source", "source_text"), REPEATED)
+@rows(*REPEATED)
 def test_figures_in_the_readme_are_those_of_the_other_document(
     text: str, source: Path, source_text: str
 ) -> None:

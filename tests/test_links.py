@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from support.tables import each_row
+from support.tables import rows
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "bench" / "README.md"]
@@ -21,7 +21,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
-@each_row("path", DOCUMENTS)
+@rows(*DOCUMENTS)
 def test_links_lead_to_existing_files_and_headings(path: Path) -> None:
     """Of a link to a heading, both parts exist; links to other sites are not opened."""
     text = CODE_BLOCK.sub("", path.read_text())

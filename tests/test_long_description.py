@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 from long_description import render
-from support.tables import each_row
+from support.tables import rows
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
-@each_row("base", [None, "https://host/tree/"])
+@rows(None, "https://host/tree/")
 def test_readme_has_no_relative_link(base: str | None) -> None:
     """And has the same lines."""
     text = render(README, base)

@@ -18,7 +18,7 @@ from scale import scaled, targets
 from support.named_nginx import NamedNginx, may_mount, ring_names
 from support.nginx import SOURCE
 from support.program import ended
-from support.tables import each_row
+from support.tables import rows
 from volcache import __version__
 from volcache.config import Sources
 
@@ -101,7 +101,7 @@ def test_settings_of_the_instances_are_valid() -> None:
         assert "VOLCACHE_PORT" not in SERVICES[name]["environment"]
 
 
-@each_row("number", [1, 3, 12, 100])
+@rows(1, 3, 12, 100)
 def test_lists_of_the_instances_are_the_same(number: int) -> None:
     """That of nginx, that of Prometheus, and the addresses."""
     project, names = composed(number), [f"disk{n}" for n in range(1, number + 1)]
@@ -174,7 +174,7 @@ def test_every_service_has_a_health_check() -> None:
     assert "HEALTHCHECK" in (ROOT / "Dockerfile").read_text()
 
 
-@each_row("name", ["nginx", "memcached"])
+@rows("nginx", "memcached")
 def test_health_check_needs_an_answer(name: str) -> None:
     """Where nothing listens, or something else does, it fails."""
     *_, script = SERVICES[name]["healthcheck"]["test"]

@@ -13,7 +13,7 @@ from support.ports import pick_port
 from support.process import ServerProcess
 from support.program import ended
 from support.scripted_server import ScriptedServer, closing
-from support.tables import each_row
+from support.tables import rows
 
 IMAGE = parse((Path(__file__).parents[2] / "Dockerfile").read_text())[-1]
 
@@ -49,15 +49,12 @@ def test_instance_is_healthy_while_it_answers(tmp_path: Path) -> None:
         assert is_healthy(environ)
 
 
-@each_row(
-    "answer",
-    [
-        b"HTTP/1.1 503 Service Unavailable\r\n\r\n",
-        b"HTTP/1.1 500 no 200 \r\n\r\n",
-        b"SSH-2.0\r\n",
-        b"200 200" * 100,
-        b"",
-    ],
+@rows(
+    b"HTTP/1.1 503 Service Unavailable\r\n\r\n",
+    b"HTTP/1.1 500 no 200 \r\n\r\n",
+    b"SSH-2.0\r\n",
+    b"200 200" * 100,
+    b"",
 )
 def test_another_answer_is_not_healthy(answer: bytes) -> None:
     """Another status, not HTTP, or nothing."""
@@ -66,7 +63,7 @@ def test_another_answer_is_not_healthy(answer: bytes) -> None:
         assert not is_healthy(environ)
 
 
-@each_row("port", ["0", "65536", "x", "-1", "9" * 5000, "²", "1 2"])
+@rows("0", "65536", "x", "-1", "9" * 5000, "²", "1 2")
 def test_port_that_cannot_be_asked_is_not_healthy(port: str) -> None:
     """It is what the operator has set."""
     assert not is_healthy({"VOLCACHE_IP": "127.0.0.1", "VOLCACHE_PORT": port})

@@ -10,7 +10,7 @@ import pytest
 
 from scale import FILES, TARGETS
 from support.program import Ended, ended
-from support.tables import each_row
+from support.tables import rows
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path("tools") / "scale.py"
@@ -45,10 +45,7 @@ def test_files_are_those_of_three_instances(project: Path, name: str) -> None:
     assert {path: (project / path).read_text() for path in before} == before
 
 
-@each_row(
-    "words",
-    ["", "compose", "compose 0", "compose 101", "compose +5", "x 3", "compose 3 4"],
-)
+@rows("", "compose", "compose 0", "compose 101", "compose +5", "x 3", "compose 3 4")
 def test_what_is_not_allowed_changes_nothing(words: str) -> None:
     """The answer says what is."""
     done = run(ROOT, *words.split())

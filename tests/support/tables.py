@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
 
-def each_row(
-    names: str | tuple[str, ...], rows: Iterable[Any]
-) -> Callable[[Callable[..., None]], Callable[[], None]]:
+def rows(*table: Any) -> Callable[[Callable[..., None]], Callable[[], None]]:
     """
     Call a test for each row, and fail with all rows that fail.
 
-    For a test that needs no fixtures. Args: as of `pytest.mark.parametrize`.
+    A row has the arguments of the test; that of a test with one is the argument itself. For
+    a test that needs no fixtures.
     """
-    parameters = (
-        [one.strip() for one in names.split(",")]
-        if isinstance(names, str)
-        else list(names)
-    )
 
     def decorate(test: Callable[..., None]) -> Callable[[], None]:
+        names = list(inspect.signature(test).parameters)
+
         def run() -> None:
             errors: list[Exception] = []
-            for row in rows:
-                values = (row,) if len(parameters) == 1 else row
+            for row in table:
+                values = (row,) if len(names) == 1 else row
                 try:
-                    test(**dict(zip(parameters, values, strict=True)))
+                    test(**dict(zip(names, values, strict=True)))
                 except Exception as error:  # noqa: BLE001 - Raised below.
                     error.add_note(f"row: {row!r}")
                     errors.append(error)
@@ -38,3 +35,10 @@ def each_row(
         return run
 
     return decorate
+
+
+def each_row(
+    _names: str | tuple[str, ...], table: Iterable[Any]
+) -> Callable[[Callable[..., None]], Callable[[], None]]:
+    """Do what `rows` does, with the names of the arguments."""
+    return rows(*table)

@@ -1,13 +1,10 @@
 """Histograms of durations."""
 
-from support.tables import each_row
+from support.tables import rows
 from volcache.histogram import BUCKETS, LONG_NS, Histogram
 
 
-@each_row(
-    ("ns", "bucket"),
-    [(0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (1023, 10), (1024, 11), (2**62, 63)],
-)
+@rows((0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (1023, 10), (1024, 11), (2**62, 63))
 def test_bucket_of_a_duration_is_its_bit_length(ns: int, bucket: int) -> None:
     """Up to the last bucket."""
     histogram = Histogram()
@@ -47,7 +44,7 @@ def test_cumulative_counts_end_with_the_total() -> None:
     assert found[10] == (1024 / 10**9, 2)
 
 
-@each_row("share", [0.5, 0.99, 0.999])
+@rows(0.5, 0.99, 0.999)
 def test_quantile_is_within_a_factor_of_two(share: float) -> None:
     """A bucket is a power of two."""
     histogram = Histogram()

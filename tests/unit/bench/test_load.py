@@ -12,7 +12,7 @@ import pytest
 from bench.load import Load, LoadError, Run, start_load
 from bench.servers import Contender, Dataset, Server
 from support.scripted_server import ScriptedServer, answering, value
-from support.tables import each_row
+from support.tables import rows
 
 DATASET = Dataset(count=50, value_bytes=1024)
 LOAD = Load(kind="sample", dataset=DATASET, connections=1, sample=10)
@@ -48,14 +48,11 @@ def test_a_sample_has_each_key_once_and_depends_on_the_seed() -> None:
     assert keys_of(replace(LOAD, kind="sequential")) == [f"k{n}" for n in range(10)]
 
 
-@each_row(
-    ("answer", "error"),
-    [
-        (b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n", "answer: HTTP/1.1 500 No"),
-        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "answer: .*404"),
-        (value(b"short"), "another size: 5"),
-        (value(DATASET.value) * 2, "more than one answer"),
-    ],
+@rows(
+    (b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n", "answer: HTTP/1.1 500 No"),
+    (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "answer: .*404"),
+    (value(b"short"), "another size: 5"),
+    (value(DATASET.value) * 2, "more than one answer"),
 )
 def test_a_wrong_answer_ends_the_run(answer: bytes, error: str) -> None:
     """The error shows the answer; it must not count as a fast one."""

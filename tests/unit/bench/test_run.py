@@ -15,7 +15,7 @@ from bench.workloads import (
     Workload,
     select,
 )
-from support.tables import each_row
+from support.tables import rows
 
 WRONG = "unknown workload: reed; choose from: write-1k"
 
@@ -39,18 +39,15 @@ def test_workloads_are_selected_by_name() -> None:
         run.main(["--only", "reed"])
 
 
-@each_row(
-    ("arguments", "rounds", "is_whole"),
-    [
-        ([], FULL.rounds, True),
-        (["--rounds", "9"], 9, True),
-        (["--quick"], 1, False),
-        (["--only", "misses"], FULL.rounds, False),
-        (["--base", "HEAD"], COMPARISON_ROUNDS, False),
-        (["--base", "HEAD", "--quick"], 1, False),
-        (["--base", "HEAD", "--rounds", "2"], 2, False),
-        (["--output", "build/other"], FULL.rounds, False),
-    ],
+@rows(
+    ([], FULL.rounds, True),
+    (["--rounds", "9"], 9, True),
+    (["--quick"], 1, False),
+    (["--only", "misses"], FULL.rounds, False),
+    (["--base", "HEAD"], COMPARISON_ROUNDS, False),
+    (["--base", "HEAD", "--quick"], 1, False),
+    (["--base", "HEAD", "--rounds", "2"], 2, False),
+    (["--output", "build/other"], FULL.rounds, False),
 )
 def test_options_set_the_rounds_and_only_a_whole_run_writes_to_docs(
     arguments: list[str], rounds: int, *, is_whole: bool

@@ -17,7 +17,7 @@ from support.command_line import CommandProcess, Run, Screens
 from support.fake_fleet import fake_fleet, free_address, is_healthy
 from support.scripted_server import ScriptedServer, answering, value
 from support.stats_server import StatsServer
-from support.tables import each_row
+from support.tables import rows
 
 ONE = '[machines]\na = "127.0.0.1"\n'
 
@@ -207,7 +207,7 @@ def test_render_tells_what_it_did_and_what_is_next(tmp_path: Path, run: Run) -> 
 
 
 @pytest.mark.slow
-@each_row("number", [signal.SIGTERM, signal.SIGINT])
+@rows(signal.SIGTERM, signal.SIGINT)
 def test_signal_ends_the_dashboard_with_exit_code_0(number: signal.Signals) -> None:
     """Without a traceback; it has printed where the page is, and nothing else."""
     name = free_address()

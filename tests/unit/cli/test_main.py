@@ -14,7 +14,7 @@ from support.command_line import Run
 from support.process import SOURCE, run_to_its_end
 from support.program import ended
 from support.stores import open_store
-from support.tables import each_row
+from support.tables import rows
 from support.wiring import Wiring
 from volcache.cli import main as cli
 from volcache.cli.completion import SHELLS, script
@@ -222,20 +222,17 @@ def test_help_has_all_commands_and_examples(run: Run) -> None:
         assert out.startswith(f"usage: volcache {' '.join(words)} ")
 
 
-@each_row(
-    ("argv", "names"),
-    [
-        (
-            ["get", "k", "-o", "f", "h:1"],
-            {"key": "k", "output": "f", "targets": ["h:1"]},
-        ),
-        (["get", "-of", "k", "-th:1"], {"output": "f", "target": ["h:1"]}),
-        (["get", "k", "-o", ""], {"key": "k", "output": ""}),
-        (["get", "--", "-k", "h:1"], {"key": "-k", "targets": ["h:1"]}),
-        (["put", "k", "--max-age=7", "-", "h:1"], {"file": "-", "targets": ["h:1"]}),
-        (["rm", "a", "-f", "b"], {"keys": ["a", "b"], "force": True}),
-        (["stats", "--json"], {"targets": [], "json": True}),
-    ],
+@rows(
+    (
+        ["get", "k", "-o", "f", "h:1"],
+        {"key": "k", "output": "f", "targets": ["h:1"]},
+    ),
+    (["get", "-of", "k", "-th:1"], {"output": "f", "target": ["h:1"]}),
+    (["get", "k", "-o", ""], {"key": "k", "output": ""}),
+    (["get", "--", "-k", "h:1"], {"key": "-k", "targets": ["h:1"]}),
+    (["put", "k", "--max-age=7", "-", "h:1"], {"file": "-", "targets": ["h:1"]}),
+    (["rm", "a", "-f", "b"], {"keys": ["a", "b"], "force": True}),
+    (["stats", "--json"], {"targets": [], "json": True}),
 )
 def test_options_are_accepted_at_any_place(
     argv: list[str], names: dict[str, object]

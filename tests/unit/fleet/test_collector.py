@@ -13,7 +13,7 @@ import pytest
 from support.background import in_background
 from support.fake_fleet import busy, fake_fleet, free_address, tell, watched
 from support.stats_server import StatsServer, empty_stats, memcache
-from support.tables import each_row
+from support.tables import rows
 from support.waiting import wait_until
 from volcache.errors import ConfigError
 from volcache.fleet.collector import Figures, FleetCollector, Watched
@@ -71,18 +71,15 @@ def test_commands_of_memcached_clients_are_part_of_the_figures() -> None:
     assert figures.received_rate == pytest.approx(3000)
 
 
-@each_row(
-    "part",
-    [
-        {},
-        {"requests": {"total": 3, "by": {"a": 1}}, "latency": None, "process": "x"},
-        {"store": {"keys": "x", "free_bytes": {}, "mount_point": ["x"]}},
-        {"store": {"keys": -5, "live_bytes": 1e308, "dead_bytes": 1e308}},
-        {"requests": {"by": [1, None, {"method": [], "count": 1e300}], "total": 1e308}},
-        {"latency": {"GET": {"counts": ["x"] * 64}}},
-        {"latency": {"GET": {"counts": [1e308] * 64}}, "started": "soon", "now": {}},
-        {"version": "\x1b[31m\n" * 999, "uptime_seconds": -1e308, "hot": 7},
-    ],
+@rows(
+    {},
+    {"requests": {"total": 3, "by": {"a": 1}}, "latency": None, "process": "x"},
+    {"store": {"keys": "x", "free_bytes": {}, "mount_point": ["x"]}},
+    {"store": {"keys": -5, "live_bytes": 1e308, "dead_bytes": 1e308}},
+    {"requests": {"by": [1, None, {"method": [], "count": 1e300}], "total": 1e308}},
+    {"latency": {"GET": {"counts": ["x"] * 64}}},
+    {"latency": {"GET": {"counts": [1e308] * 64}}, "started": "soon", "now": {}},
+    {"version": "\x1b[31m\n" * 999, "uptime_seconds": -1e308, "hot": 7},
 )
 def test_wrong_numbers_are_zero_or_unknown(part: dict[str, Any]) -> None:
     """Whatever an instance answers, or an older version does not."""

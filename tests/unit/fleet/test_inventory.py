@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from support.tables import each_row
+from support.tables import rows
 from volcache.errors import ConfigError
 from volcache.fleet.inventory import Inventory, load_inventory
 
@@ -21,29 +21,26 @@ def load(tmp_path: Path, content: str | bytes) -> Inventory:
     return load_inventory(path)
 
 
-@each_row(
-    ("machine", "expected"),
-    [
-        ('"10.0.0.1"', [("10.0.0.1:1234", "1", "/srv/volcache/1234")]),
-        ('"fd00::1"', [("[fd00::1]:1234", "1", "/srv/volcache/1234")]),
-        (
-            '{disks = ["/srv/a", "/srv/b/"], processes = 2, port = 5}',
-            [
-                ("m:5", "/srv/a", "/srv/a/5"),
-                ("m:6", "/srv/a", "/srv/a/6"),
-                ("m:7", "/srv/b", "/srv/b/7"),
-                ("m:8", "/srv/b", "/srv/b/8"),
-            ],
-        ),
-        (  # A disk that is removed does not move the keys of the others.
-            '{address = "10.0.0.1", disks = [1, 2, 4]}',
-            [
-                ("10.0.0.1:1234", "1", "/srv/volcache/1234"),
-                ("10.0.0.1:1235", "2", "/srv/volcache/1235"),
-                ("10.0.0.1:1237", "4", "/srv/volcache/1237"),
-            ],
-        ),
-    ],
+@rows(
+    ('"10.0.0.1"', [("10.0.0.1:1234", "1", "/srv/volcache/1234")]),
+    ('"fd00::1"', [("[fd00::1]:1234", "1", "/srv/volcache/1234")]),
+    (
+        '{disks = ["/srv/a", "/srv/b/"], processes = 2, port = 5}',
+        [
+            ("m:5", "/srv/a", "/srv/a/5"),
+            ("m:6", "/srv/a", "/srv/a/6"),
+            ("m:7", "/srv/b", "/srv/b/7"),
+            ("m:8", "/srv/b", "/srv/b/8"),
+        ],
+    ),
+    (  # A disk that is removed does not move the keys of the others.
+        '{address = "10.0.0.1", disks = [1, 2, 4]}',
+        [
+            ("10.0.0.1:1234", "1", "/srv/volcache/1234"),
+            ("10.0.0.1:1235", "2", "/srv/volcache/1235"),
+            ("10.0.0.1:1237", "4", "/srv/volcache/1237"),
+        ],
+    ),
 )
 def test_a_machine_is_one_line(machine: str, expected: list[tuple[str, ...]]) -> None:
     """Each instance has an address, a disk and a folder; weight and settings are usual."""

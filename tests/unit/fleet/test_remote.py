@@ -9,22 +9,19 @@ from functools import partial
 import pytest
 
 from support.scripted_server import Peer, ScriptedServer, sending, value
-from support.tables import each_row
+from support.tables import rows
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.remote import act, each, fetch_body, fetch_stats, url_of
 
 
-@each_row(
-    ("target", "url"),
-    [
-        ("127.0.0.1:1234", "http://127.0.0.1:1234"),
-        *(("[::1]:1234", "http://[::1]:1234"), ("cache-1:80", "http://cache-1:80")),
-        ("http://cache-1", "http://cache-1"),
-        *(("https://cache-1/", "https://cache-1"), ("http://h:1/-/", "http://h:1")),
-        *(("http://h:1/-/stats", "http://h:1"), ("http://h:1/-", "http://h:1")),
-        ("http://h:1/disk/1/-/metrics?x=1", "http://h:1/disk/1"),
-        ("h:1/-/", "http://h:1"),
-    ],
+@rows(
+    ("127.0.0.1:1234", "http://127.0.0.1:1234"),
+    *(("[::1]:1234", "http://[::1]:1234"), ("cache-1:80", "http://cache-1:80")),
+    ("http://cache-1", "http://cache-1"),
+    *(("https://cache-1/", "https://cache-1"), ("http://h:1/-/", "http://h:1")),
+    *(("http://h:1/-/stats", "http://h:1"), ("http://h:1/-", "http://h:1")),
+    ("http://h:1/disk/1/-/metrics?x=1", "http://h:1/disk/1"),
+    ("h:1/-/", "http://h:1"),
 )
 def test_an_address_is_a_host_with_a_port_or_a_url(target: str, url: str) -> None:
     """With what a browser shows behind it."""
@@ -32,12 +29,9 @@ def test_an_address_is_a_host_with_a_port_or_a_url(target: str, url: str) -> Non
     assert url_of(url) == url
 
 
-@each_row(
-    "target",
-    [
-        *("", "h", "h:", "h:x", "h:70000", "ftp://h", "http://", "http://u@h"),
-        *(":1", "[::1", "http://[x"),
-    ],
+@rows(
+    *("", "h", "h:", "h:x", "h:70000", "ftp://h", "http://", "http://u@h"),
+    *(":1", "[::1", "http://[x"),
 )
 def test_what_is_no_address_is_named(target: str) -> None:
     """With what is allowed."""
@@ -74,19 +68,16 @@ def test_statistics_are_asked_for_with_or_without_volumes() -> None:
     assert lines == [*[b"GET /-/stats?volumes=0"] * 2, b"GET /-/stats"]
 
 
-@each_row(
-    ("sent", "reason"),
-    [
-        (b"", "disconnected before the answer"),
-        (b"SSH-2.0\r\n\r\n", "not an answer of HTTP/1"),
-        (
-            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}",
-            "disconnected within the answer",
-        ),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "not from volcache"),
-        (b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000, "not from volcache"),
-        (b"HTTP/1.1 500 x\r\nContent-Length: 0\r\n\r\n", "answered with 500"),
-    ],
+@rows(
+    (b"", "disconnected before the answer"),
+    (b"SSH-2.0\r\n\r\n", "not an answer of HTTP/1"),
+    (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}",
+        "disconnected within the answer",
+    ),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "not from volcache"),
+    (b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000, "not from volcache"),
+    (b"HTTP/1.1 500 x\r\nContent-Length: 0\r\n\r\n", "answered with 500"),
 )
 def test_what_is_not_volcache_is_an_error(sent: bytes, reason: str) -> None:
     """Whatever it sends."""
@@ -95,14 +86,11 @@ def test_what_is_not_volcache_is_an_error(sent: bytes, reason: str) -> None:
 
 
 @pytest.mark.slow
-@each_row(
-    ("head", "more"),
-    [
-        (b"", b""),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", b""),
-        (b"", b"H"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b"H"),
-    ],
+@rows(
+    (b"", b""),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", b""),
+    (b"", b"H"),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b"H"),
 )
 def test_an_answer_that_does_not_end_is_an_error_after_the_timeout(
     head: bytes, more: bytes

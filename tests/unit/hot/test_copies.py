@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from support.tables import each_row
+from support.tables import rows
 from support.tiers import make_keys
 
 
-@each_row("count", [1, 2, 3, 10])
+@rows(1, 2, 3, 10)
 def test_nth_read_makes_a_key_hot(count: int) -> None:
     """Not the read before; afterwards the count starts at 0."""
     keys = make_keys(reads=count)

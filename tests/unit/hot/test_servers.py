@@ -13,7 +13,7 @@ import time
 import pytest
 
 from support.memcached import FakeMemcached
-from support.tables import each_row
+from support.tables import rows
 from support.tiers import VERSION, Scripted, is_up, open_tier
 from support.waiting import wait_until
 
@@ -73,10 +73,7 @@ def test_timeout_bounds_a_reply_that_arrives_byte_by_byte() -> None:
         stop.set()
 
 
-@each_row(
-    "answer",
-    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\r\n", b"\xff\xfe\r\n", b"ERROR\r\n"],
-)
+@rows(b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\r\n", b"\xff\xfe\r\n", b"ERROR\r\n")
 def test_server_of_another_protocol_is_not_used(answer: bytes) -> None:
     """A server that does not answer like memcached stays down."""
     with (
@@ -100,12 +97,9 @@ ODD_ANSWERS = [
 ]
 
 
-@each_row(
-    ("get_answer", "set_answer"),
-    [
-        *((answer, STORED) for answer in ODD_ANSWERS),
-        *((None, answer) for answer in (ODD_ANSWERS[0], b"HTTP/1.1 400\r\n", b"\r\n")),
-    ],
+@rows(
+    *((answer, STORED) for answer in ODD_ANSWERS),
+    *((None, answer) for answer in (ODD_ANSWERS[0], b"HTTP/1.1 400\r\n", b"\r\n")),
 )
 def test_odd_answer_takes_the_server_down(get_answer: bytes, set_answer: bytes) -> None:
     """Such as a key that was not requested: a miss, and never another exception."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from support.tables import each_row
+from support.tables import rows
 from volcache.front import http_date
 from volcache.http.responses import format_date
 
@@ -38,7 +38,7 @@ def test_dates_are_those_of_the_application() -> None:
         assert http_date(second) == format_date(second)
 
 
-@each_row("second", [-1, SECOND_MAX + 1, -(2**63), 2**63 - 1])
+@rows(-1, SECOND_MAX + 1, -(2**63), 2**63 - 1)
 def test_no_date_is_before_1970_or_after_9999(second: int) -> None:
     """They are not formatted natively."""
     with pytest.raises(ValueError, match="no date"):

@@ -18,7 +18,7 @@ import pytest
 
 from support.memcache import RawClient
 from support.memcache_talk import Talk
-from support.tables import each_row
+from support.tables import rows
 from support.waiting import wait_until
 from volcache.access import Access
 from volcache.errors import ListenError
@@ -390,7 +390,7 @@ def test_client_that_does_not_read_waits_alone(talk: Talk) -> None:
 # --- sockets.py ------------------------------------------------------------------------
 
 
-@each_row("address", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
+@rows("127.0.0.1:0", "[::1]:0", "localhost:0")
 def test_address_is_shown_with_its_port(address: str) -> None:
     """As in the setting."""
     with closing(ListeningSocket(address)) as listening:
@@ -408,14 +408,11 @@ def test_file_of_another_process_is_not_removed(tmp_path: Path) -> None:
     assert path.exists()
 
 
-@each_row(
-    ("address", "reason"),
-    [
-        ("192.0.2.1:11211", "Cannot assign requested address; use an address of this"),
-        ("/nowhere/socket", "No such file or directory; create the directory"),
-        ("/" + "x" * 200, "path too long"),
-        ("host.invalid:11211", "check the address"),
-    ],
+@rows(
+    ("192.0.2.1:11211", "Cannot assign requested address; use an address of this"),
+    ("/nowhere/socket", "No such file or directory; create the directory"),
+    ("/" + "x" * 200, "path too long"),
+    ("host.invalid:11211", "check the address"),
 )
 def test_refused_address_names_the_setting(address: str, reason: str) -> None:
     """And the remedy."""

@@ -15,7 +15,7 @@ from support.stats_server import (
     two_rings,
     volume,
 )
-from support.tables import each_row
+from support.tables import rows
 from volcache.errors import InstanceError
 from volcache.monitoring.terminal import report
 
@@ -110,7 +110,7 @@ def test_five_of_the_hottest_keys_are_shown() -> None:
     assert shown(stats)["hot keys"] == ", ".join(expected)
 
 
-@each_row("missing", ["latency", "store", "started", "hot", "rings"])
+@rows("latency", "store", "started", "hot", "rings")
 def test_missing_numbers_are_an_error(missing: str) -> None:
     """As of an instance of another version."""
     stats = empty_stats()

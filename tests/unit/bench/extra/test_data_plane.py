@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.extra.data_plane import GOALS, Goal
 from bench.report import Result
 from bench.workloads import WORKLOADS
-from support.tables import each_row
+from support.tables import rows
 
 RESULT = Result(
     name="hot-tier",
@@ -17,16 +17,13 @@ RESULT = Result(
 )
 
 
-@each_row(
-    ("goal", "figure", "is_met"),
-    [
-        (Goal("", "hot-tier", "volcache", 2.5, "own", "cpu"), 2.5, True),
-        (Goal("", "hot-tier", "volcache", 2.4, "own", "cpu"), 2.5, False),
-        (Goal("", "hot-tier", "volcache", 1.3, part=5.0), 1.25, True),
-        (Goal("", "hot-tier", "volcache", 0.75, "rate"), 0.75, True),
-        (Goal("", "hot-tier", "volcache", 0.8, "rate"), 0.75, False),
-        (Goal("", "hot-tier", "", 3, "p99"), 2.0, True),
-    ],
+@rows(
+    (Goal("", "hot-tier", "volcache", 2.5, "own", "cpu"), 2.5, True),
+    (Goal("", "hot-tier", "volcache", 2.4, "own", "cpu"), 2.5, False),
+    (Goal("", "hot-tier", "volcache", 1.3, part=5.0), 1.25, True),
+    (Goal("", "hot-tier", "volcache", 0.75, "rate"), 0.75, True),
+    (Goal("", "hot-tier", "volcache", 0.8, "rate"), 0.75, False),
+    (Goal("", "hot-tier", "", 3, "p99"), 2.0, True),
 )
 def test_a_goal_is_a_limit_of_a_ratio_or_a_figure(
     goal: Goal, figure: float, *, is_met: bool
