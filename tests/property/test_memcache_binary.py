@@ -108,11 +108,9 @@ def _plain(reply: Reply) -> Reply:
     return reply._replace(cas=0, value=b"" if is_version else reply.value)
 
 
-@pytest.fixture(scope="module", params=["alone", "instance"])
-def twins(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[BinaryTwins]:
-    """Both sides, ours as in the text protocol; memcached has its own limits."""
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinaryTwins]:
+    """Both sides; memcached has its own limits."""
     with (
         MemcachedProcess() as memcached,
         BinaryTwins(
@@ -120,7 +118,6 @@ def twins(
             memcached.port,
             VALUE_SIZE,
             (*KEYS, LARGE_KEY),
-            has_process=request.param == "instance",
         ) as opened,
     ):
         yield opened

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from support import binary_protocol as wire
 from support.binary_requests import KEYS as BINARY_PROTOCOL_KEYS
-from support.binary_requests import commands
+from support.binary_requests import commands, last
 from support.extent import EXTENT
 from support.memcache_talk import NativeTalk, Talk
 from support.memcache_twins import BINARY_KEYS, KEYS, STEPS, cut
@@ -79,7 +79,7 @@ REQUESTS = st.builds(
 )
 PARTS: list[st.SearchStrategy[bytes]] = [
     SENT,
-    commands.map(lambda one: one.encoded(_BINARY_CAS, b"more")),
+    (commands | commands | last).map(lambda one: one.encoded(_BINARY_CAS, b"more")),
     SENT | st.binary(max_size=40) | st.sampled_from(JUNK + LINES) | MUTATED,
     REQUESTS | HEADERS | st.binary(max_size=60),
 ]

@@ -1,5 +1,7 @@
 """
-Streams of commands: the replies are those of a real memcached 1.6.
+Streams of commands: an instance replies as a real memcached 1.6 does.
+
+Its commands are those in C, and test_memcache_native compares them with Python alone.
 
 `CRASH_EXTENT=1000` tries 150,000 streams, for an hour or two; see `support.extent`.
 """
@@ -18,23 +20,17 @@ from support.memcached import MemcachedProcess
 pytestmark = [pytest.mark.property, pytest.mark.integration]
 
 
-@pytest.fixture(scope="module", params=["alone", "instance"])
-def twins(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Twins]:
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
     """
-    Both sides; ours is the protocol in Python alone, or an instance.
+    Both sides.
 
-    Its threads that sort items keep them in use for a while: a number in use is replaced,
-    not changed in place, and has other spaces behind it.
+    The threads of memcached that sort items keep them in use for a while: a number in use
+    is replaced, not changed in place, and has other spaces behind it.
     """
     with (
         MemcachedProcess("-o", "no_lru_maintainer,no_lru_crawler") as memcached,
-        Twins(
-            tmp_path_factory.mktemp("twins"),
-            memcached.port,
-            has_process=request.param == "instance",
-        ) as opened,
+        Twins(tmp_path_factory.mktemp("twins"), memcached.port) as opened,
     ):
         yield opened
 

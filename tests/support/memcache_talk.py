@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -142,12 +142,6 @@ class Talk:
             self.is_closed = isinstance(command, Simple) and command.closes
             decoder.wants_credentials = self.session.wants_credentials
         return replies
-
-    def exchange(
-        self, pieces: Sequence[bytes], _is_end: Callable[[bytes], bool]
-    ) -> tuple[bytes, bool]:
-        """Send pieces; return the replies, and whether it closes."""
-        return self.ask(*pieces), self.is_closed
 
     def say(self, lines: str, *, in_bytes: bool = False) -> str:
         """

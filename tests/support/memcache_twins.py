@@ -1,5 +1,5 @@
 """
-The same commands for a real memcached and for our protocol and executor.
+The same commands for a real memcached and for an instance.
 
 A stream is a list of steps. Both sides get the same bytes, except where a step says what
 differs. Replies are compared after `normal_form` has replaced what differs by design.
@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple, Self
 from hypothesis import strategies as st
 
 from support.memcache import MemcacheServer, RawClient
-from support.memcache_talk import Talk
 
 VALUE_SIZE: Final = 1 << 20
 # The longest number of pieces that a batch is sent in.
@@ -120,32 +119,13 @@ class Instance(Theirs):
 
 
 class Pair:
-    """A connection to memcached, and one to our protocol; both begin empty."""
+    """A connection to memcached, and one to an instance; both begin empty."""
 
     def __init__(
-        self,
-        directory: Path,
-        port: int,
-        value_size_max: int,
-        keys: Iterable[bytes],
-        *,
-        has_process: bool,
+        self, directory: Path, port: int, value_size_max: int, keys: Iterable[bytes]
     ) -> None:
-        """
-        Use a directory, and the memcached at a port.
-
-        Args:
-            directory: Of the store.
-            port: Of memcached.
-            value_size_max: The limit of a value.
-            keys: Those that are sent.
-            has_process: Whether ours is an instance, or the protocol and executor alone.
-        """
-        self.ours: Talk | Instance = (
-            Instance(directory, value_size_max, keys)
-            if has_process
-            else Talk(directory, value_size_max=value_size_max, keys=keys)
-        )
+        """Use a directory, and the memcached at a port; `keys` are those that are sent."""
+        self.ours = Instance(directory, value_size_max, keys)
         self.is_closed = False
         self._theirs = Theirs(port)
 
@@ -177,10 +157,10 @@ class Pair:
 class Twins(Pair):
     """Both sides, with the text protocol."""
 
-    def __init__(self, directory: Path, port: int, *, has_process: bool) -> None:
+    def __init__(self, directory: Path, port: int) -> None:
         """Use a directory, and the memcached at a port."""
         keys = (*KEYS, *map(b64decode, BINARY_KEYS))
-        super().__init__(directory, port, VALUE_SIZE, keys, has_process=has_process)
+        super().__init__(directory, port, VALUE_SIZE, keys)
 
     def run(self, steps: Sequence[Step], cuts: Sequence[int] = ()) -> None:
         """
