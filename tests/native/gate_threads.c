@@ -56,8 +56,8 @@ static void make_value(uint8_t *out, uint32_t key, uint32_t version) {
 static vc_calls system_calls(void) {
     vc_calls calls = vc_os_calls;
     calls.pread = slow_pread;
-    calls.pread_cached = untold_pread_cached;
-    calls.pwritev = untold_pwritev;
+    calls.pread_cached = hidden_pread_cached;
+    calls.pwritev = hidden_pwritev;
     return calls;
 }
 

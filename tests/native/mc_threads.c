@@ -12,7 +12,7 @@
  * Each command is an event; at the end all are counted. Any failed check aborts. */
 #define _GNU_SOURCE
 #include "mc_loop.h"
-#include "untold.h"
+#include "hidden_calls.h"
 
 #include <arpa/inet.h>
 #include <inttypes.h>
@@ -105,9 +105,9 @@ static void open_store(bool syncs) {
     how.syncs = syncs;
     calls = vc_os_calls;
     calls.fdatasync = test_sync;
-    calls.pread = untold_pread;
-    calls.pread_cached = untold_pread_cached;
-    calls.pwritev = untold_pwritev;
+    calls.pread = hidden_pread;
+    calls.pread_cached = hidden_pread_cached;
+    calls.pwritev = hidden_pwritev;
     volume = memfd_create("volume", MFD_CLOEXEC);
     CHECK(volume >= 0 && !ftruncate(volume, VOLUME_BYTES));
     core = vc_core_new(&calls, hash_key, 1 << 24, 2, 0);

@@ -99,7 +99,7 @@ static ssize_t failing_pwritev(void *context, int fd, const struct iovec *parts,
         errno = EIO;
         return -1;
     }
-    return untold_pwritev(context, fd, parts, count, offset);
+    return hidden_pwritev(context, fd, parts, count, offset);
 }
 
 static int failing_sync(void *context, int fd) {

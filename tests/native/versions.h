@@ -4,7 +4,7 @@
 #define VC_VERSIONS_H
 
 #include "core.h"
-#include "untold.h"
+#include "hidden_calls.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -69,10 +69,10 @@ static inline ssize_t slow_pread(void *context, int fd, void *buffer, size_t len
     static _Thread_local unsigned calls;
     size_t first = length;
     if (calls++ % 4 == 0) first = length < 300 ? length / 2 : 300;
-    ssize_t got = untold_pread(context, fd, buffer, first, offset);
+    ssize_t got = hidden_pread(context, fd, buffer, first, offset);
     if (got < 0 || (size_t)got < first || first == length) return got;
     for (int left = 60; left > 0; left--) sched_yield();
-    got = untold_pread(context, fd, (char *)buffer + first, length - first,
+    got = hidden_pread(context, fd, (char *)buffer + first, length - first,
                        offset + (off_t)first);
     return got < 0 ? got : got + (ssize_t)first;
 }

@@ -1,7 +1,7 @@
-/* Reads and writes of files of which ThreadSanitizer is not told: it takes a read for something
+/* Reads and writes that are hidden from ThreadSanitizer: it takes a read of a file for something
  * that waits for a write before it, and would not see that nothing else orders the two. */
-#ifndef VC_UNTOLD_H
-#define VC_UNTOLD_H
+#ifndef VC_HIDDEN_CALLS_H
+#define VC_HIDDEN_CALLS_H
 
 #include "check.h"
 
@@ -10,7 +10,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-static inline ssize_t untold_pread(void *context, int fd, void *buffer, size_t length,
+static inline ssize_t hidden_pread(void *context, int fd, void *buffer, size_t length,
                                    off_t offset) {
     (void)context;
 #ifdef __SANITIZE_THREAD__
@@ -21,15 +21,15 @@ static inline ssize_t untold_pread(void *context, int fd, void *buffer, size_t l
 }
 
 /* Half of what is read is not in memory. */
-static inline ssize_t untold_pread_cached(void *context, int fd, void *buffer, size_t length,
+static inline ssize_t hidden_pread_cached(void *context, int fd, void *buffer, size_t length,
                                           off_t offset) {
     static _Thread_local uint64_t state;
-    if (next_random(&state) % 2) return untold_pread(context, fd, buffer, length, offset);
+    if (next_random(&state) % 2) return hidden_pread(context, fd, buffer, length, offset);
     errno = EAGAIN;
     return -1;
 }
 
-static inline ssize_t untold_pwritev(void *context, int fd, const struct iovec *parts,
+static inline ssize_t hidden_pwritev(void *context, int fd, const struct iovec *parts,
                                      int count, off_t offset) {
     (void)context;
 #ifdef __SANITIZE_THREAD__
