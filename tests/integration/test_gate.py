@@ -7,6 +7,7 @@ application; `tests/native/request_test.c` has all forms of a head and of a chun
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -279,6 +280,9 @@ def test_access_log_has_the_same_line_from_the_gate(tmp_path: Path, form: str) -
         _, *lines = logged(path, 1 + 2 * len(targets))
     by_gate, by_app = lines[: len(targets)], lines[len(targets) :]
     assert [_timeless(line) for line in by_gate] == [_timeless(line) for line in by_app]
+    if form == "json":
+        statuses = [json.loads(line)["status"] for line in lines]
+        assert statuses == [200, 200, 404, 404] * 2
     first, second, third, fourth = by_gate
     assert "/a%20b.css?q=%20%FF" in first
     assert "DISK" in first
