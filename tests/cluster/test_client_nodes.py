@@ -8,9 +8,10 @@ from typing import Any, Final
 import pytest
 
 from support.client_users import TaskClient
-from support.scripted_server import Peer, ScriptedServer
+from support.scripted_server import Peer, ScriptedServer, answering, value
 from support.waiting import wait_until
 from volcache_client import Client, NodeConnectionError, NodeEvent
+from volcache_client.ring import HashRing
 
 pytestmark = pytest.mark.integration
 
@@ -21,7 +22,7 @@ GENEROUS: Final = 30.0  # A timeout that only a node which hangs exceeds.
 @pytest.mark.parametrize("kind", [Client, TaskClient])
 def test_instance_that_is_not_ready_stays_down(kind: Any) -> None:
     """
-    After some errors it gets nothing but probes, of which each fails.
+    After some errors it gets nothing but probes, of which each fails; others are served.
 
     Real instances that are killed and started are in tests/integration/test_client.py.
     """
@@ -39,17 +40,26 @@ def test_instance_that_is_not_ready_stays_down(kind: Any) -> None:
 
     options: dict[str, Any] = {"backoff": SHORT, "on_event": events.append}
     options |= dict.fromkeys(("timeout", "connect_timeout", "probe_timeout"), GENEROUS)
-    with ScriptedServer(serve) as server, kind([server.name], **options) as client:
-        for key in "abc":
+    with (
+        ScriptedServer(serve) as server,
+        ScriptedServer(answering(lambda _: value(b"v"))) as good,
+        kind([server.name, good.name], **options) as client,
+    ):
+        ring = HashRing([server.name, good.name])
+        owners = {str(number): ring.node(str(number)) for number in range(99)}
+        lost = [key for key, node in owners.items() if node == server.name]
+        for key in lost[:3]:
             assert events == []
             with pytest.raises(NodeConnectionError):
                 client.get(key)
-        wait_until(lambda: client.get("key") or paths.count("/-/ready") > 5, "probes")
-        assert set(paths) == {"/a", "/b", "/c", "/-/ready"}
+        wait_until(lambda: client.get(lost[3]) or paths.count("/-/ready") > 5, "probes")
+        assert set(paths) == {*(f"/{key}" for key in lost[:3]), "/-/ready"}
+        kept = owners.keys() - set(lost)
+        assert client.get_many(kept) == dict.fromkeys(kept, b"v")
         assert [bool(event.reason) for event in events] == [True]
         numbers = client.stats().nodes[server.name]
-        assert numbers.failures == len("abc") + paths.count("/-/ready")
+        assert numbers.failures == 3 + paths.count("/-/ready")
         is_ready.set()
-        wait_until(lambda: client.get("key") or len(events) > 1, "it is up")
+        wait_until(lambda: client.get(lost[3]) or len(events) > 1, "it is up")
         assert [event.kind for event in events] == ["down", "up"]
-        assert paths[-2:] == ["/-/ready", "/key"]
+        assert paths[-2:] == ["/-/ready", f"/{lost[3]}"]
