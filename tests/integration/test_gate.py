@@ -62,11 +62,13 @@ def kept(server: ServerProcess) -> Iterator[int]:
 def test_continue_is_sent_when_it_is_asked_for(kept: int) -> None:
     """Once, before the body; not by HTTP/1.0, and not if the body is there."""
     head = b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n"
+    chunked = head.replace(LENGTH + b"5\r\n\r\n", CHUNKED)
     with Talk(kept) as client:
-        for _ in range(2):
-            client.send(b"PUT /asked HTTP/1.1\r\nHost: t\r\n" + head)
+        # The gate collects the body, or bjoern reads it.
+        for one, body in ((head, b"value"), (chunked, b"5\r\nvalue\r\n0\r\n\r\n")):
+            client.send(b"PUT /asked HTTP/1.1\r\nHost: t\r\n" + one)
             assert client.read("PUT").status == 100
-            client.send(b"value")
+            client.send(body)
             assert client.read("PUT").status == 200
         client.send(b"PUT /asked HTTP/1.1\r\nHost: t\r\n" + head + b"value")
         assert client.read("PUT").status == 200
