@@ -16,20 +16,12 @@ import pytest
 
 from support.background import in_background
 from support.client_users import TaskClient
-from support.process import SOURCE, ServerProcess, Servers
+from support.process import SHARED, SOURCE, ServerProcess, Servers
 from support.waiting import wait_until
 from volcache_client import Client, NodeError
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-TOKEN: Final = "open-sesame"  # noqa: S105 - Of a temporary server.
-SETTINGS: Final = {
-    "volume_size": 16 << 20,
-    "volume_num": 4,
-    "max_value_size": 4 << 20,
-    "sync_mode": "none",
-    "admin_token": TOKEN,
-}
 PATIENT: Final = 30.0
 LIMITS: Final[dict[str, Any]] = dict.fromkeys(("timeout", "connect_timeout"), PATIENT)
 # One process of several: its threads ask for one key; prints what it made.
@@ -92,7 +84,7 @@ sys.exit(0 if all(ok) and status == 0 else 1)
 @pytest.fixture
 def server(servers: Servers) -> Iterator[ServerProcess]:
     """One instance."""
-    with servers.server(SETTINGS) as server:
+    with servers.server() as server:
         yield server
 
 
@@ -138,7 +130,7 @@ def test_no_answer_is_wrong_while_an_instance_is_killed_and_started(
 ) -> None:
     """Each is the value, a miss or an error of the node; afterwards all is as before."""
     with (
-        ServerProcess(tmp_path / "store", settings=SETTINGS) as server,
+        ServerProcess(tmp_path / "store", settings=SHARED) as server,
         kind(server.url, on_error=on_error, backoff=(0.05, 0.1), **LIMITS) as user,
     ):
         traffic = Traffic(user)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from support.process import MIB, ServerProcess, Servers
+from support.process import MIB, SHARED, ServerProcess, Servers
 from support.slow_uploads import raise_descriptor_limit
 from support.waiting import comes_true, wait_until
 from support.wire import (
@@ -35,12 +35,6 @@ pytestmark = [
 ]
 
 KIB: Final = 1 << 10
-SETTINGS: Final = {
-    "volume_size": 16 * MIB,
-    "volume_num": 2,
-    "max_value_size": MIB,
-    "sync_mode": "none",
-}
 HEAD_TIMEOUT: Final = 1.0
 IDLE_TIMEOUT: Final = 1.5
 TRANSFER_TIMEOUT: Final = 1.0
@@ -70,7 +64,7 @@ def server(servers: Servers) -> Iterator[ServerProcess]:
 @pytest.fixture
 def patient(servers: Servers) -> Iterator[ServerProcess]:
     """Yield an instance with the limits of the settings, and with `/key`."""
-    with servers.server(SETTINGS) as running:
+    with servers.server() as running:
         exchange(running.port, "PUT", "/key", b"value")
         yield running
 
@@ -259,7 +253,7 @@ def test_limits_of_zero_are_none(tmp_path: Path) -> None:
     """Nothing is closed within a time that is too long for the other instance."""
     limits = dict.fromkeys(("head_timeout", "idle_timeout", "transfer_timeout"), 0)
     with (
-        ServerProcess(tmp_path, settings=SETTINGS | limits) as server,
+        ServerProcess(tmp_path, settings={**SHARED, **limits}) as server,
         Talk(server.port) as idle,
         Talk(server.port) as head,
         Talk(server.port) as body,
@@ -309,7 +303,7 @@ def test_thousands_of_connections_are_all_served(patient: ServerProcess) -> None
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[ServerProcess]:
     """Yield an instance that has room for some dozens of connections."""
-    running = ServerProcess(tmp_path / "data", settings=SETTINGS)
+    running = ServerProcess(tmp_path / "data", settings=SHARED)
     running.descriptor_limit = LIMIT
     with running:
         exchange(running.port, "PUT", "/key", b"value")
@@ -463,7 +457,7 @@ def test_bodies_wait_for_memory_in_their_order(tmp_path: Path) -> None:
     """However many there are: what is received stays below body_memory."""
     limits = {"head_timeout": 2.0, "body_memory": BODY_MEMORY}
     with (
-        ServerProcess(tmp_path / "data", settings=SETTINGS | limits) as server,
+        ServerProcess(tmp_path / "data", settings={**SHARED, **limits}) as server,
         ExitStack() as opened,
     ):
         before = server.memory()
@@ -501,7 +495,7 @@ def test_large_answers_wait_for_memory_too(tmp_path: Path) -> None:
     """Of clients that do not read; what is small is answered."""
     limits = {"max_value_size": 8 * MIB, "body_memory": 20 * MIB}
     with (
-        ServerProcess(tmp_path / "data", settings=SETTINGS | limits) as server,
+        ServerProcess(tmp_path / "data", settings={**SHARED, **limits}) as server,
         ExitStack() as opened,
     ):
         value = bytes(range(256)) * (8 * MIB // 256)
@@ -527,7 +521,7 @@ def test_large_answers_wait_for_memory_too(tmp_path: Path) -> None:
 def test_memory_of_bodies_that_broke_off_is_given_back(tmp_path: Path) -> None:
     """Of 300 MiB, no more than 64 MiB and a little are kept."""
     limits = {"body_memory": 400 * MIB}
-    with ServerProcess(tmp_path / "data", settings=SETTINGS | limits) as server:
+    with ServerProcess(tmp_path / "data", settings={**SHARED, **limits}) as server:
         before = server.memory()
         with ExitStack() as opened:
             for number in range(300):

@@ -16,14 +16,13 @@ import requests
 
 from support.memcache import RawClient
 from support.memcached import FakeMemcached, MemcachedProcess
-from support.process import ServerProcess, Servers
+from support.process import ADMIN_TOKEN, ServerProcess, Servers
 from support.tiers import Scripted
 from support.waiting import wait_until
 from support.wire import Talk, request_bytes
 
 pytestmark = [pytest.mark.sampled(3), pytest.mark.integration, pytest.mark.slow]
 
-TOKEN = "open sesame"  # noqa: S105 - Of a temporary server.
 VOLUME_SIZE = 1 << 20
 FILL = b"x" * 200_000
 VALUE_HEADERS = (
@@ -79,7 +78,6 @@ def settings_for(*servers: str, **more: object) -> dict[str, object]:
         "memc_servers": ",".join(servers),
         # A busy machine must not look like a memcached that is down.
         "memc_timeout": 1,
-        "admin_token": TOKEN,
         **more,
     }
 
@@ -132,7 +130,7 @@ def test_old_value_does_not_return_after_put_delete_or_flush(
     elif change == "delete":
         assert site.session.delete(f"{site.server.url}/k", timeout=5).ok
     else:
-        token = {"Authorization": f"Bearer {TOKEN}"}
+        token = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
         answer = site.session.post(
             f"{site.server.url}/-/flush", headers=token, timeout=5
         )

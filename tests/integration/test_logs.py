@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from support.load import Load
-from support.process import ServerProcess
+from support.process import SHARED, ServerProcess
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
-SETTINGS: Final = {"volume_size": 8 << 20, "volume_num": 2, "max_value_size": 1 << 20}
 
 
 def test_rotation_under_load_loses_no_line(tmp_path: Path) -> None:
     """Rename and SIGHUP: every response has exactly one line."""
     access, events = tmp_path / "access.log", tmp_path / "event.log"
-    settings = SETTINGS | {"log_access": str(access), "log_file": str(events)}
+    settings = {**SHARED, "log_access": access, "log_file": events}
     with ServerProcess(tmp_path / "data", settings=settings) as server:
         with Load(server.port, clients=3) as load:
             for turn in range(4):

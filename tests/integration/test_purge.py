@@ -11,17 +11,15 @@ import requests
 
 from support.command_line import run_volcache
 from support.memcached import MemcachedProcess
-from support.process import ServerProcess, Servers
+from support.process import ADMIN_TOKEN, ServerProcess, Servers
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-TOKEN: Final = "open-sesame"  # noqa: S105 - Of a temporary server.
 SETTINGS: Final = {
     "volume_size": 1 << 20,
     "volume_num": 2,
     "max_value_size": 900_000,
-    "admin_token": TOKEN,
     "sync_mode": "none",
 }
 
@@ -41,7 +39,7 @@ def ask(server: ServerProcess, method: str, path: str, **options: object) -> int
 
 def purge(server: ServerProcess, query: str) -> int:
     """Purge; return the status."""
-    token = {"Authorization": f"Bearer {TOKEN}"}
+    token = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
     return ask(server, "POST", f"/-/purge?{query}", headers=token)
 
 
@@ -69,7 +67,7 @@ def test_copies_in_memcached_are_purged(
         assert ask(server, "GET", "/a/1") == 404
 
 
-def run(*arguments: str, token: str = TOKEN) -> tuple[int, str]:
+def run(*arguments: str, token: str = ADMIN_TOKEN) -> tuple[int, str]:
     """Run the command; return its exit code and output."""
     done = run_volcache("purge", *arguments, admin_token=token)
     assert done.stderr == b""
