@@ -298,11 +298,9 @@ def damaged(text: bytes, old: bytes, new: bytes) -> bytes:
 DAMAGES: list[tuple[Callable[[bytes], bytes], str]] = [
     (lambda _: b"", "it is empty"),
     (lambda text: text[:200], "it ends at its beginning"),
-    (lambda text: text[: 4 * BLOCK], "it ends behind the member a/b.txt"),
     (lambda text: text[: 6 * BLOCK + 9], "it ends behind the member a/b.txt"),
     (lambda text: text[:-1536], "it ends in the member long"),
     (lambda text: text[:-1024], "it ends behind the member long"),
-    (lambda text: text + b"x", "data follow its end; it may be several archives"),
     (lambda text: text * 2, "data follow its end; it may be several archives"),
     (lambda _: b"[1]\n" * 200, "it is not a tar archive"),
     (lambda _: b"\x1f\x8b" * 300, "it is compressed; pass it through gzip -dc first"),
@@ -319,10 +317,6 @@ DAMAGES: list[tuple[Callable[[bytes], bytes], str]] = [
         "it is not a tar archive",
     ),
     (lambda _: oversized(tarfile.XHDTYPE), "a header at its beginning has 8589934591"),
-    (
-        lambda _: oversized(tarfile.GNUTYPE_LONGNAME),
-        "a header at its beginning has 858",
-    ),
     (lambda _: oversized(tarfile.XGLTYPE), "it ends at its beginning"),
     (lambda _: special(tarfile.GNUTYPE_SPARSE, "s"), "'s' is sparse; use tar without"),
 ]
@@ -358,18 +352,14 @@ def test_changed_value_is_left_out(tmp_path: Path, run: Run) -> None:
     """Also one whose content type, or what belongs to it, is another."""
     text = exported(tmp_path, THREE)
     archive = tmp_path / "a.tar"
-    for old, new, why in (
-        (b"text\0", b"test\0", "is not what was exported: its checksum is wrong"),
-        (b"=text/x\n", b"=text/y\n", "is not what was exported: its checksum is wrong"),
-        (
-            b"volcache.flags=7",
-            b"volcache.flagz=7",
-            "is not what was exported: its chec",
-        ),
+    for old, new in (
+        *((b"text\0", b"test\0"), (b"=text/x\n", b"=text/y\n")),
+        (b"volcache.flags=7", b"volcache.flagz=7"),
     ):
         archive.write_bytes(damaged(text, old, new))
         code, out, _ = run("import", tmp_path / "after", archive)
         assert code == 1
+        why = "is not what was exported: its checksum is wrong"
         assert out.startswith(f"left out a/b.txt: {why}")
         assert f"{tmp_path}/after: 2 files, 701 B; left out: 1; " in out
 
