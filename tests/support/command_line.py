@@ -36,17 +36,15 @@ Screens = Callable[..., list[str]]  # What was shown, one after the other.
 def run_unheard(
     folder: Path,
     *argv: str,
-    program: str = VOLCACHE,
     unbuffered: bool = False,
     is_full: bool = False,
 ) -> tuple[int, str]:
     """
-    Run a program whose output cannot be written.
+    Run a command whose output cannot be written.
 
     Args:
         folder: Its working directory.
         argv: Its arguments.
-        program: Python code.
         unbuffered: Write each line by itself, not all at the end.
         is_full: The output is a full disk; else a pipe whose reader has closed it.
 
@@ -60,7 +58,7 @@ def run_unheard(
         os.close(reader)
     try:
         done = subprocess.run(
-            [sys.executable, *(["-u"] if unbuffered else []), "-c", program, *argv],
+            [sys.executable, *(["-u"] if unbuffered else []), "-c", VOLCACHE, *argv],
             cwd=folder,
             env={"PYTHONPATH": str(SOURCE), "VOLCACHE_MAX_VALUE_SIZE": "8000"},
             stdout=writer,

@@ -70,7 +70,6 @@ def run(
     environment: Mapping[str, str] | None = None,
     *,
     is_checked: bool = True,
-    seconds: float = 240,
 ) -> str:
     """Run a program; return its output and error output; fail if it fails."""
     result = subprocess.run(
@@ -82,7 +81,7 @@ def run(
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        timeout=seconds,
+        timeout=240,
         check=False,
     )
     if is_checked:
@@ -91,9 +90,9 @@ def run(
     return re.sub(r"\x1b\[[0-9;]*m", "", result.stdout)
 
 
-def shell(text: str, folder: Path, environment: Mapping[str, str] | None = None) -> str:
+def shell(text: str, folder: Path) -> str:
     """Run commands of a recipe; fail if one of them fails."""
-    return run(["bash", "-euo", "pipefail", "-c", text], folder, environment)
+    return run(["bash", "-euo", "pipefail", "-c", text], folder)
 
 
 class Daemon(Program):

@@ -50,8 +50,6 @@ class Client:
         *,
         clock: Callable[[], int] | None = None,
         timer: Callable[[], int] | None = None,
-        default_ttl: int = 0,
-        max_ttl: int = 0,
         admin_token: str = "",
         admin_hosts: Sequence[str] = (),
         status: Monitor | None = None,
@@ -66,12 +64,7 @@ class Client:
         self._clock = clock or (lambda: cache.machine_ms)
         self.app = App(
             cache,
-            RequestLimits(
-                key_size=KEY_SIZE_MAX,
-                value_size=VALUE_SIZE_MAX,
-                default_ttl=default_ttl,
-                max_ttl=max_ttl,
-            ),
+            RequestLimits(key_size=KEY_SIZE_MAX, value_size=VALUE_SIZE_MAX),
             admin=Admin(
                 cache,
                 token=admin_token,
