@@ -46,16 +46,6 @@ def test_key_that_was_not_read_for_long_is_forgotten() -> None:
     assert not keys.count_read(b"b")
 
 
-def test_new_epoch_forgets_all_reads() -> None:
-    """No read before a flush counts."""
-    keys = make_keys(reads=2)
-    keys.count_read(b"k")
-    keys.begin_epoch()
-    assert keys.counted == 0
-    assert not keys.count_read(b"k")
-    assert keys.count_read(b"k")
-
-
 def test_key_promoted_first_is_asked_first_no_longer() -> None:
     """The number of these keys is bounded; the copy stays valid."""
     keys = make_keys(first=2)

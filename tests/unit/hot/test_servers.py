@@ -186,15 +186,3 @@ def test_item_of_another_key_is_rejected() -> None:
 
         assert tier.get(b"b") is None
         assert (tier.stats.hits, tier.stats.stale) == (1, 1)
-
-
-def test_a_copy_of_a_record_that_was_replaced_meanwhile_is_not_stored() -> None:
-    """Nor is it found later."""
-    with (
-        FakeMemcached(Scripted()) as server,
-        open_tier(server.address, timeout=5) as tier,
-    ):
-        assert not tier.promote(b"k", b"item", 0, lambda: False)
-        assert not tier.keys.may_hold(b"k")
-        assert tier.get(b"k") is None
-    assert tier.stats.promotions == 0

@@ -65,18 +65,6 @@ def test_invalidation_of_a_key_that_was_not_promoted_changes_nothing() -> None:
     assert encode(versions, BINDING) == before
 
 
-def test_new_epoch_changes_all_ids() -> None:
-    """No item stored before is found, in this process or the next."""
-    versions = make_keys()
-    versions.promote(b"k")
-    item_id = versions.name(b"k")
-    versions.begin_epoch()
-
-    for later in (versions, resumed(versions)):
-        assert later.name(b"k") != item_id
-        assert not later.may_hold(b"k")
-
-
 def test_full_memory_begins_a_new_epoch() -> None:
     """The number of keys is bounded; the last key is promoted in the new epoch."""
     versions = make_keys(keys=10)
