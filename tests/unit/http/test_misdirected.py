@@ -28,10 +28,6 @@ LOG: Final = "volcache.http.app"
 class Served(Client):
     """A client of an application on a store."""
 
-    def set_ring(self, ring: OwnKeys | None) -> None:
-        """Use another ring from now on."""
-        self.app.ring = ring
-
     def status(self, method: str, path: str, body: bytes = b"", **more: str) -> int:
         """Return the status of the answer."""
         length = {"CONTENT_LENGTH": str(len(body))}
@@ -50,7 +46,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 def test_reads_are_misses_and_writes_are_refused(served: Served) -> None:
     """Also with conditions and ranges; all that is stored stays as it is."""
-    served.set_ring(OwnKeys(LOWER, LOWER))
+    served.app.ring = OwnKeys(LOWER, LOWER)
     for path in OTHERS:
         assert served.status("GET", path) == 404
         assert served.status("HEAD", path) == 404
@@ -73,7 +69,7 @@ def test_reads_are_misses_and_writes_are_refused(served: Served) -> None:
     assert counted == {"read": 4 * len(OTHERS), "write": 6 * len(OTHERS)}
     assert served.app.stats.misses == 4 * len(OTHERS)
     assert served.app.stats.last_misdirected
-    served.set_ring(None)
+    served.app.ring = None
     assert {served.ask("GET", path)[2] for path in OTHERS} == {b"old"}
     assert {served.ask("GET", path)[2] for path in OWN} == {b"new"}
     assert served.app.stats.misdirected == counted
@@ -81,7 +77,7 @@ def test_reads_are_misses_and_writes_are_refused(served: Served) -> None:
 
 def test_key_of_a_path_decides(served: Served) -> None:
     """Not the path as it was written, as nginx hashes what it has resolved."""
-    served.set_ring(OwnKeys(LOWER, LOWER))
+    served.app.ring = OwnKeys(LOWER, LOWER)
     for path in PATHS:
         for written in (f"/x/..{path}", f"/.{path}"):
             is_own = path in OWN
@@ -92,7 +88,7 @@ def test_key_of_a_path_decides(served: Served) -> None:
 
 def test_keys_that_are_only_read(served: Served) -> None:
     """Those of the list before, while a fleet grows."""
-    served.set_ring(OwnKeys(array("I", [0]), LOWER))
+    served.app.ring = OwnKeys(array("I", [0]), LOWER)
     for path in PATHS:
         assert served.status("GET", path) == 200
         assert served.status("HEAD", path) == 200
@@ -101,7 +97,7 @@ def test_keys_that_are_only_read(served: Served) -> None:
 
 def test_other_requests_are_not_looked_at(served: Served) -> None:
     """Those of the operator, of browsers before they write, and of WebDAV."""
-    served.set_ring(OwnKeys(LOWER, LOWER))
+    served.app.ring = OwnKeys(LOWER, LOWER)
     assert served.status("GET", "/-/healthy") == 200
     for path in PATHS:
         assert served.status("OPTIONS", path) == 200
@@ -117,7 +113,7 @@ def test_one_line_is_logged_in_ten_seconds(
     """With the number since the line before."""
     now = 0
     monkeypatch.setattr(served.app, "_timer", lambda: now)
-    served.set_ring(OwnKeys(LOWER, LOWER))
+    served.app.ring = OwnKeys(LOWER, LOWER)
     with caplog.at_level(logging.WARNING, LOG):
         for now in (0, 1, 9_999_999_999, 10_000_000_000):  # noqa: B007 - Read above.
             served.status("GET", OTHERS[0])
