@@ -218,3 +218,10 @@ def test_full_disk_drops_the_line(
     log("lost")
     logger.handlers[0].close()
     assert capsys.readouterr() == ("", "")
+
+
+def test_wrong_log_call_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard error; it does not raise."""
+    setup_logging("info", "")
+    log("slot=%d", "four")
+    assert "Logging error" in capsys.readouterr().err

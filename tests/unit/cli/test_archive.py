@@ -317,6 +317,10 @@ DAMAGES: list[tuple[Callable[[bytes], bytes], str]] = [
         "it is not a tar archive",
     ),
     (lambda _: oversized(tarfile.XHDTYPE), "a header at its beginning has 8589934591"),
+    (
+        lambda _: oversized(tarfile.GNUTYPE_LONGNAME),
+        "a header at its beginning has 858",
+    ),
     (lambda _: oversized(tarfile.XGLTYPE), "it ends at its beginning"),
     (lambda _: special(tarfile.GNUTYPE_SPARSE, "s"), "'s' is sparse; use tar without"),
 ]
