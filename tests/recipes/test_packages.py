@@ -64,18 +64,17 @@ def packages(folder: Path) -> Iterator[tuple[Registry, Front, RunningCache]]:
 
 def a_wheel() -> bytes:
     """Return a Python package."""
+    info = "demo-1.0.dist-info"
+    parts = {
+        "demo.py": "VALUE = 1\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as wheel:
-        wheel.writestr("demo.py", "VALUE = 1\n")
-        info = "demo-1.0.dist-info"
-        wheel.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
-        )
-        wheel.writestr(
-            f"{info}/WHEEL",
-            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        wheel.writestr(f"{info}/RECORD", "")
+        for name, text in parts.items():
+            wheel.writestr(name, text)
     return file.getvalue()
 
 

@@ -150,25 +150,6 @@ def overwrite_by_age(store: Store) -> None:
         fill_volume(store, b"fill %d" % number)
 
 
-def test_cache_without_a_hot_tier_is_the_store(store: Store) -> None:
-    """Every call reaches the store, and nothing is promoted."""
-    cache = Cache(store)
-    assert cache.put(b"k", b"value", content_type=b"x/y").content_type == b"x/y"
-    assert [source_of(cache, b"k") for _ in range(9)] == ["DISK"] * 9
-    header = cache.stat(b"k")
-    assert header is not None
-    assert (header.value, header.length) == (b"", 5)
-    assert cache.delete(b"k")
-    assert not cache.delete(b"k")
-    assert cache.get(b"k") is None
-    assert cache.stat(b"k") is None
-    cache.put(b"k", b"value")
-    cache.flush()
-    assert cache.get(b"k") is None
-    assert cache.hot_state() is None
-    assert cache.is_ready()
-
-
 def test_hot_key_is_promoted_with_its_expiry(cache: Cache, hot: DictTier) -> None:
     """And is answered from the hot tier from then on, with the same fields."""
     expires_ms = FakeClock().now_ms + 5000
