@@ -68,7 +68,7 @@ def a_wheel() -> bytes:
     parts = {
         "demo.py": "VALUE = 1\n",
         f"{info}/METADATA": "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nTag: py3-none-any\n",
         f"{info}/RECORD": "",
     }
     file = io.BytesIO()

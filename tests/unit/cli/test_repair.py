@@ -22,11 +22,6 @@ pytestmark = pytest.mark.sampled(3)
 Check = Callable[[], list[str]]
 
 
-def stored(directory: Path) -> dict[bytes, bytes]:
-    """Return what a store can read."""
-    return values(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
-
-
 @pytest.fixture
 def check(directory: Path, run: Run) -> Check:
     """Return a function that returns the findings of a check, without its summary."""
@@ -104,7 +99,8 @@ def test_index_file_of_an_unreadable_volume_is_not_sealed(
     directory: Path, tmp_path: Path, run: Run
 ) -> None:
     """Records without a line would be lost when the volume can be opened again."""
-    store = open_store(directory, volume_size=VOLUME_SIZE, volume_num=VOLUME_NUM)
+    options = {"volume_size": VOLUME_SIZE, "volume_num": VOLUME_NUM}
+    store = open_store(directory, **options)
     store.put(b"key", b"value")
     kill(store)
     before = (directory / "index" / "0").read_bytes()
@@ -117,4 +113,4 @@ def test_index_file_of_an_unreadable_volume_is_not_sealed(
     (directory / "data" / "0").rmdir()
     (tmp_path / "aside").rename(directory / "data" / "0")
     assert run("repair", directory).code == 0
-    assert stored(directory) == {b"key": b"value"}
+    assert values(directory, **options) == {b"key": b"value"}

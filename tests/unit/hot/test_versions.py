@@ -26,11 +26,6 @@ from volcache.store import Store
 BINDING = "store 5f0c64d3c1f0a7be mount 7 directory 2049:131 boot 77d0c2aa"
 
 
-def resumed(versions: Copies) -> Copies:
-    """Return the versions after a clean stop and a start."""
-    return make_keys(encode(versions, BINDING), BINDING)
-
-
 def continues(later: Copies, earlier: Copies) -> bool:
     """Return whether the epoch goes on, so that items are found."""
     return later.name(b"never promoted") == earlier.name(b"never promoted")
@@ -48,7 +43,7 @@ def test_id_of_an_invalidated_key_is_never_used_again() -> None:
         versions.invalidate(b"k")
         assert not versions.may_hold(b"k")
         assert versions.name(b"k") not in seen
-        versions = resumed(versions)
+        versions = make_keys(encode(versions, BINDING), BINDING)
         assert versions.name(b"k") not in seen
         assert not versions.may_hold(b"k")
 

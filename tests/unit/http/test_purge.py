@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 import pytest
 
-from support.stores import FakeClock, open_fifo
+from support.stores import FakeClock
 from support.wsgi_client import Client
 from volcache.cache import Cache
 from volcache.errors import BadQueryError
@@ -62,17 +61,11 @@ def test_what_is_not_clear_is_refused() -> None:
         assert status_of(caught.value) == 400
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """A store with some values."""
-    store = open_fifo(tmp_path)
+def test_a_purge_says_what_it_has_done(fifo_store: Store) -> None:
+    """And how long its entry stays; a dry run says it in the conditional."""
+    store = fifo_store
     for key in (b"a/1", b"a/2", b"b"):
         store.put(key, b"value")
-    return store
-
-
-def test_a_purge_says_what_it_has_done(store: Store) -> None:
-    """And how long its entry stays; a dry run says it in the conditional."""
     client = Client(Cache(store), clock=FakeClock(), admin_token=TOKEN)
     token = {"HTTP_AUTHORIZATION": f"Bearer {TOKEN}"}
     for query, verb, left, entries in (
