@@ -18,7 +18,7 @@
 #define CHECK(condition) \
     do { \
         if (!(condition)) { \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
             SHOW_MORE(); \
             abort(); \
         } \
