@@ -171,6 +171,7 @@ SHAPES: Final = {
 SAMPLED: Final = 60
 KNOWN: Final = "'bytes=' ' ' '-' 'x'"
 DIGITS: Final = "'' '9' '' ''"
+TODAY: Final = {KNOWN, DIGITS, *sample(list(SHAPES), SAMPLED)}
 
 
 def text_of(shape: tuple[str, str, str, str], size: int) -> str:
@@ -200,21 +201,15 @@ def excess(parse: Parser, shape: tuple[str, str, str, str]) -> str:
     return ""
 
 
-@pytest.fixture(scope="module")
-def shapes() -> set[str]:
-    """Return the shapes that are tried today."""
-    return {KNOWN, DIGITS, *sample(list(SHAPES), SAMPLED)}
-
-
 @pytest.mark.parametrize("parsers", [http_parsers, other_parsers])
 def test_time_grows_with_the_size_and_no_faster(
-    parsers: Callable[[], dict[str, Parser]], shapes: set[str]
+    parsers: Callable[[], dict[str, Parser]],
 ) -> None:
     """For each parser and each shape of text; and nothing but a refusal is raised."""
     found = {
         f"{name}: {shape}": why
         for name, parse in parsers().items()
-        for shape in shapes
+        for shape in TODAY
         if (why := excess(parse, SHAPES[shape]))
     }
     assert found == {}

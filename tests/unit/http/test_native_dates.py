@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
@@ -25,9 +24,6 @@ def seconds_to_try() -> Iterator[int]:
             yield from (max(0, first - 1), first)
         yield int(datetime(year, 2, 28, 12, tzinfo=UTC).timestamp()) + DAY
     yield from range(0, 140 * 365 * DAY, DAY + 61)
-    dice = random.Random(5)  # noqa: S311 - To be repeated.
-    for _ in range(20_000):
-        yield dice.randrange(SECOND_MAX + 1)
     yield SECOND_MAX
 
 
