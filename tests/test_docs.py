@@ -12,7 +12,7 @@ from typing import Final
 import yaml  # type: ignore[import-untyped]
 
 import reference
-from support.pages import PAGES, Block, blocks
+from support.pages import PAGES, blocks
 from support.program import ended
 from support.tables import rows
 
@@ -31,23 +31,17 @@ PARSERS: Final[dict[str, Callable[[str], object]]] = {
 }
 
 
-def check(block: Block) -> None:
-    """Parse a block by its language; commands as bash does."""
-    if block.language in PARSERS:
-        PARSERS[block.language](block.text)
-    if block.language in {"console", "sh"}:
-        commands = [command for command, _ in block.commands()]
-        assert commands or block.language == "sh", block.text
-        script = "".join(commands) or block.text
-        done = ended(["bash", "-n", "-c", script])
-        assert done.returncode == 0, done.stderr
-
-
 @rows(*PAGES)
 def test_blocks_of_code_have_no_wrong_syntax(page: Path) -> None:
-    """Also those that are not run."""
+    """Also those that are not run; commands are parsed as bash does."""
     for block in blocks(page):
-        check(block)
+        if block.language in PARSERS:
+            PARSERS[block.language](block.text)
+        if block.language in {"console", "sh"}:
+            commands = [command for command, _ in block.commands()]
+            assert commands or block.language == "sh", block.text
+            done = ended(["bash", "-n", "-c", "".join(commands) or block.text])
+            assert done.returncode == 0, done.stderr
 
 
 def test_reference_page_is_current() -> None:

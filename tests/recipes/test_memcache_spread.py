@@ -122,13 +122,6 @@ def has_all(client: Client, values: dict[str, bytes]) -> bool:
     return False
 
 
-def put_all(url: str) -> None:
-    """PUT each key as its value."""
-    with requests.Session() as session:
-        for key in KEYS:
-            assert session.put(f"{url}/{key}", data=key, timeout=SECONDS).ok
-
-
 def test_twemproxy_spreads_keys_and_waits_for_an_instance(
     tmp_path: Path, instances: list[MemcacheInstance]
 ) -> None:
@@ -201,7 +194,9 @@ def test_pymemcache_follows_the_ring_of_nginx(
     with ExitStack() as stack:
         stack.callback(cache.close)
         nginx = stack.enter_context(Nginx(tmp_path / "nginx", names))
-        put_all(nginx.url)
+        for key in KEYS:
+            url = f"{nginx.url}/{key}"
+            assert requests.put(url, data=key, timeout=SECONDS).ok
         assert cache.get_many(KEYS) == {key: key.encode() for key in KEYS}
         which = holders(instances)
         assert min(which.count(number) for number in range(3)) >= 40

@@ -11,8 +11,8 @@ def rows(*table: Any) -> Callable[[Callable[..., None]], Callable[[], None]]:
     """
     Call a test for each row, and fail with all rows that fail.
 
-    A row has the arguments of the test; that of a test with one is the argument itself. For
-    a test that needs no fixtures.
+    A row has the arguments of the test; that of a test with one is the argument
+    itself. For a test that needs no fixtures.
     """
 
     def decorate(test: Callable[..., None]) -> Callable[[], None]:

@@ -79,7 +79,7 @@ def both(tmp_path: Path) -> Iterator[Both]:
 
 
 def in_a_thread(function: Callable[[], object]) -> None:
-    """Call a function in another thread, and wait for it, unless it waits for this one."""
+    """Call a function in another thread, and wait for it, but not for ever."""
     ThreadPoolExecutor(1).submit(function).result(30)
 
 
