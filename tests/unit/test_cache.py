@@ -172,16 +172,14 @@ def test_hot_key_may_be_read_from_the_disk_first(store: Store, hot: DictTier) ->
     assert_hot(cache, b"value")
 
 
-def change(cache: Cache, how: str) -> None:
-    """Put, delete or flush."""
-    {
-        "put": lambda: cache.put(b"k", b"new"),
-        "delete": lambda: cache.delete(b"k"),
-        "flush": cache.flush,
-    }[how]()
+CHANGES: dict[str, Callable[[Cache], object]] = {
+    "put": lambda cache: cache.put(b"k", b"new"),
+    "delete": lambda cache: cache.delete(b"k"),
+    "flush": lambda cache: cache.flush(),
+}
 
 
-@pytest.mark.parametrize("how", ["put", "delete", "flush"])
+@pytest.mark.parametrize("how", CHANGES)
 def test_copies_are_invalidated_after_the_store_has_changed(
     warm: Cache, hot: DictTier, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -195,11 +193,11 @@ def test_copies_are_invalidated_after_the_store_has_changed(
             method(*key)
 
         monkeypatch.setattr(hot.keys, name, call)
-    change(warm, how)
+    CHANGES[how](warm)
     assert seen == [b"new" if how == "put" else None]
 
 
-@pytest.mark.parametrize("how", ["put", "delete", "flush"])
+@pytest.mark.parametrize("how", CHANGES)
 def test_refused_change_keeps_the_old_value_in_both_tiers(
     warm: Cache, hot: DictTier, disk: RefusingDisk, how: str
 ) -> None:
@@ -207,17 +205,17 @@ def test_refused_change_keeps_the_old_value_in_both_tiers(
     disk.refuses_writes = True
     for _ in range(2):
         with pytest.raises(StoreError):
-            change(warm, how)
+            CHANGES[how](warm)
         assert source_of(warm, b"k") == "MEMC"
         assert value_of(warm.get(b"k")) == value_of(warm.store.get(b"k")) == b"old"
     assert hot.calls == ["promote k 0"]
     disk.refuses_writes = False
-    change(warm, how)
+    CHANGES[how](warm)
     assert value_of(warm.get(b"k")) == (b"new" if how == "put" else None)
     assert source_of(warm, b"k") != "MEMC"
 
 
-@pytest.mark.parametrize("how", ["put", "flush", "delete"])
+@pytest.mark.parametrize("how", CHANGES)
 def test_refused_change_keeps_a_value_that_only_the_hot_tier_holds(
     warm: Cache, store: Store, disk: RefusingDisk, how: str
 ) -> None:
@@ -230,11 +228,11 @@ def test_refused_change_keeps_a_value_that_only_the_hot_tier_holds(
         assert [warm.delete(b"k") for _ in range(2)] == [True, False]
     else:
         with pytest.raises(StoreError):
-            change(warm, how)
+            CHANGES[how](warm)
         assert_hot(warm, b"old")
         assert store.get(b"k") is None
     disk.refuses_writes = False
-    change(warm, how)
+    CHANGES[how](warm)
     assert value_of(warm.get(b"k")) == (b"new" if how == "put" else None)
 
 

@@ -16,12 +16,11 @@ def test_the_worst_is_first_then_the_busiest() -> None:
     limited = empty_stats()
     limited["process"]["open_fds"] = 1000
     rows = [
-        *(
-            watched("idle", empty_stats()),
-            watched("warned", limited),
-            watched("busy", busy(9, 0)),
-        ),
-        *(watched("down", "refused"), watched("out", "refused", is_down=True)),
+        watched("idle", empty_stats()),
+        watched("warned", limited),
+        watched("busy", busy(9, 0)),
+        watched("down", "refused"),
+        watched("out", "refused", is_down=True),
     ]
     found = worst_first(rows)
     names = [one.target.name for one in found]
