@@ -235,3 +235,4 @@ def test_any_stored_key_is_answered_and_may_be_sampled(store: Store) -> None:
         assert client.ask("GET", path, HTTP_IF_NONE_MATCH="*").status[:3] == "304"
         assert client.ask("HEAD", path).status == "200 OK"
         assert client.app.stats.sampled[key] == 3
+        assert client.ask("GET", "/absent").status == "404 Not Found"
