@@ -128,7 +128,7 @@ def test_some_keys_that_were_found_are_sampled(talk: Talk) -> None:
             assert client.line() == b"MN"
         assert case.stats.hits == 1000
         assert set(case.sampled) == {b"hit"}
-        assert len(case.sampled) < 1000
+        assert len(case.sampled) < 100
 
 
 def test_bug_closes_its_connection_only(
