@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -82,6 +83,7 @@ def test_value_that_was_seen_expired_does_not_return(
         ("put kill", ["LOCK"]),
         ("put sync kill", ["LOCK"]),
         ("put touch sync kill", ["LOCK"]),
+        ("put sync kill damage", ["LOCK"]),
         ("flush close", ["META.txt", "LOCK"]),
     ],
 )
@@ -97,6 +99,7 @@ def test_time_is_seen_without_lock(tmp_path: Path, steps: str, lost: list[str]) 
     store = open_store(tmp_path, clock=clock)
     first = store.put(b"first", b"value")
     clock.advance(60)
+    damaged = os.open(tmp_path / "data/0", os.O_WRONLY)
     calls: dict[str, Callable[[], object]] = {
         "put": lambda: store.put(b"last", b"value"),
         "touch": lambda: store.touch(b"first", first, 0),
@@ -104,11 +107,13 @@ def test_time_is_seen_without_lock(tmp_path: Path, steps: str, lost: list[str]) 
         "flush": store.flush,
         "close": store.close,
         "kill": lambda: kill(store),
+        "damage": lambda: os.pwrite(damaged, b"?", 64),  # The first record.
     }
     for step in steps.split():
         calls[step]()
     for name in lost:
         (tmp_path / name).unlink()
+    os.close(damaged)
     latest_ms = clock.now_ms
     clock.advance(-3600)
     again = open_store(tmp_path, clock=clock)
