@@ -25,6 +25,7 @@ from support.extent import EXTENT, SEED
 from support.linearizable import Kind, Operation, State, find_order
 from support.memcache import MemcacheServer, RawClient
 from support.memcached import MemcachedProcess
+from support.tables import each_row
 from support.wire import connect, read_reply, request_bytes
 
 pytestmark = [pytest.mark.integration, pytest.mark.property]
@@ -310,3 +311,27 @@ def test_the_order_of_operations_survives_kills(
         assert set(re.findall(r"damaged=(\d+)", server.stderr)) == {"0"}
     assert hits
     assert max(descriptors) - min(descriptors) < 10
+
+
+@each_row(
+    ("operations", "is_possible"),
+    [
+        ([("put", 0, 1, b"a"), ("get", 2, 3, b"a")], True),
+        ([("put", 0, 1, b"a"), ("get", 2, 3, None)], False),
+        ([("put", 0, 5, b"a"), ("get", 1, 2, b"a"), ("get", 3, 4, None)], False),
+        ([("put", 0, 5, b"a"), ("get", 1, 2, None), ("get", 3, 4, b"a")], True),
+        ([("put", 0, 9e9, b"a"), ("get", 2, 3, None)], True),
+        ([("add", 0, 5, b"a"), ("add", 1, 4, b"b")], False),
+        ([("put", 0, 1, b"a"), ("delete", 2, 3, None), ("add", 4, 5, b"b")], True),
+        ([("delete", 0, 1, None)], False),
+    ],
+)
+def test_an_order_is_found_if_there_is_one(
+    operations: list[tuple[Kind, float, float, State]], *, is_possible: bool
+) -> None:
+    """The checker itself; 9e9 stands for an operation without an answer."""
+    history = [
+        Operation(kind, began, ended if ended < 9e9 else float("inf"), value)
+        for kind, began, ended, value in operations
+    ]
+    assert find_order(history) == is_possible

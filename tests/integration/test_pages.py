@@ -12,7 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +45,13 @@ UNSAFE: Final = re.compile(r"\b(?:sudo|systemctl|u?mount|useradd|apt-get|docker)
 def is_run(block: Block) -> bool:
     """Whether a block has commands, or is an example that stands alone."""
     return block.language in {"console", "python"} and not block.reason
+
+
+each_page = pytest.mark.parametrize(
+    "page",
+    [one for one in PAGES if one.name not in OTHERS and any(map(is_run, blocks(one)))],
+    ids=lambda page: str(page.name),
+)
 
 
 def shape(text: str) -> str:
@@ -165,12 +172,33 @@ def run_page(page: Path, folder: Path, servers: Servers) -> None:
             )
 
 
+def test_page_that_is_wrong_is_found(tmp_path: Path, servers: Servers) -> None:
+    """A command that fails, prints something else, or would change the machine."""
+    cases = {
+        "$ echo a 1.5 KiB c\na 20 MiB …\n$ ls /etc/nginx/volcache/listen.conf\n": "",
+        "$ false\n": "exit code 1",
+        "$ echo a\nb\n": "not as shown",
+        "$ sudo true\n": "sudo",
+    }
+    for number, (lines, error) in enumerate(cases.items()):
+        page = tmp_path / f"{number}.md"
+        page.write_text(f"<!-- run: alone -->\n```console\n{lines}```\n")
+        (tmp_path / str(number)).mkdir()
+        with pytest.raises(AssertionError, match=error) if error else nullcontext():
+            run_page(page, tmp_path / str(number), servers)
+
+
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize(
-    "page",
-    [one for one in PAGES if one.name not in OTHERS and any(map(is_run, blocks(one)))],
-    ids=lambda page: str(page.name),
-)
-def test_commands_of_a_page(page: Path, tmp_path: Path, servers: Servers) -> None:
-    """With their examples in Python; each day other pages."""
+@each_page
+def test_commands_of_a_sample_of_pages(
+    page: Path, tmp_path: Path, servers: Servers
+) -> None:
+    """Each day other pages."""
+    run_page(page, tmp_path, servers)
+
+
+@pytest.mark.nightly
+@each_page
+def test_commands_of_every_page(page: Path, tmp_path: Path, servers: Servers) -> None:
+    """And their examples in Python."""
     run_page(page, tmp_path, servers)
