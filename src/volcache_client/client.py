@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, ParamSpec, TypeVar, overload
 
 from volcache_client.base import BaseReader
@@ -318,8 +317,9 @@ class Client(ThreadClient[V]):
             stale: See `get_or_set`.
 
         Raises:
-            InvalidArgumentError: The function is one for the other client, or its name is
-                not its own.
+            InvalidArgumentError: An argument is wrong, the function is one for the other
+                client, or its name is not its own. Also for `@memoize` without
+                parentheses.
 
         Example:
             @client.memoize(ttl=60)
@@ -328,8 +328,7 @@ class Client(ThreadClient[V]):
             thumbnail("a.jpg", 100)
             thumbnail.forget("a.jpg", 100)
         """
-        make = partial(self.get_or_set, ttl=ttl, stale=stale)
-        return memoized(make, self.delete, key, prefix, is_async=self._is_async)
+        return memoized(self.get_or_set, self.delete, ttl, stale, key, prefix)
 
 
 class Reader(BaseReader):

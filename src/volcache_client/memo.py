@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from hashlib import sha256
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from volcache_client.errors import InvalidArgumentError
+from volcache_client.keys import Ttl, checked_ttl
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -120,14 +121,24 @@ def _text(argument: object) -> str:
 
 
 def memoized(
-    get_or_set: Callable[[str | bytes, Callable[[], R]], R],
+    get_or_set: Callable[..., R],
     delete: Callable[[str | bytes], D],
+    ttl: Ttl,
+    stale: float,
     key: Callable[..., str | bytes] | None,
     prefix: str | None,
-    *,
-    is_async: bool = False,
 ) -> Callable[[Callable[P, R]], CachedFunction[P, R, D]]:
     """Return the decorator of `memoize`; see there."""
+    if callable(ttl):
+        raise InvalidArgumentError(
+            f"memoize was given {ttl!r} as ttl; write @memoize() with parentheses"
+        )
+    if ttl is not None:
+        checked_ttl(ttl)
+    if stale:
+        checked_ttl(stale, "stale")
+    make = partial(get_or_set, ttl=ttl, stale=stale)
+    is_async = inspect.iscoroutinefunction(get_or_set)
 
     def decorate(function: Callable[P, R]) -> CachedFunction[P, R, D]:
         if inspect.iscoroutinefunction(function) != is_async:
@@ -135,7 +146,7 @@ def memoized(
             reason = needed if is_async else "a coroutine; use that of AsyncClient"
             raise InvalidArgumentError(f"memoize: {function!r} is {reason}")
         key_of = CallKeys(function, key, prefix).of
-        return CachedFunction(function, key_of, get_or_set, delete)
+        return CachedFunction(function, key_of, make, delete)
 
     return decorate
 

@@ -101,8 +101,6 @@ class TaskDriver(AsyncTransport):
 class TaskClient(BaseClient[V]):
     """Performs steps in the task of the caller; used by all tasks of one event loop."""
 
-    _is_async = True
-
     def _make_driver(self, options: Options) -> TaskDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._driver = TaskDriver(options)

@@ -46,8 +46,6 @@ class ThreadDriver(Transport):
 class ThreadClient(BaseClient[V]):
     """Performs steps in the thread of the caller; used by all threads of a process."""
 
-    _is_async = False
-
     def _make_driver(self, options: Options) -> ThreadDriver:
         self._driver = ThreadDriver(options)
         self._flights = Flights[V]()

@@ -345,6 +345,10 @@ REFUSED: Final[list[tuple[Callable[[Any], Any], type[Exception]]]] = [
     (lambda cache: cache.get_or_set("k", bytes, stale=-1), InvalidArgumentError),
     (lambda cache: cache.memoize(key=str, prefix="p")(bytes), InvalidArgumentError),
     (lambda cache: cache.memoize()(lambda: b""), InvalidArgumentError),
+    # At once, before a function is called.
+    (lambda cache: cache.memoize(bytes), InvalidArgumentError),
+    (lambda cache: cache.memoize(0), InvalidArgumentError),
+    (lambda cache: cache.memoize(stale=-1), InvalidArgumentError),
 ]
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from threading import Thread
@@ -400,7 +399,7 @@ class EmbeddedCache(StoredMapping[V]):
             stale: See `get_or_set`.
 
         Raises:
-            InvalidArgumentError: The function is a coroutine, or its name is not its own.
+            InvalidArgumentError: An argument is wrong, the function is a coroutine, or its
+                name is not its own. Also for `@memoize` without parentheses.
         """
-        make = partial(self.get_or_set, ttl=self._ttl(ttl), stale=stale)
-        return memoized(make, self.delete, key, prefix)
+        return memoized(self.get_or_set, self.delete, ttl, stale, key, prefix)

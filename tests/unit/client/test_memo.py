@@ -117,3 +117,12 @@ def test_a_function_for_the_other_client_is_refused() -> None:
         client.memoize(prefix="f")(fetch)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="not a coroutine"):
         AsyncClient(nodes).memoize(prefix="f")(bytes)  # type: ignore[arg-type]
+
+
+def test_memoize_without_parentheses_is_refused_at_once() -> None:
+    """The function would be the time to live, and its first call would fail."""
+    with (
+        Client("127.0.0.1:1") as client,
+        pytest.raises(InvalidArgumentError, match="with parentheses"),
+    ):
+        client.memoize(area)  # type: ignore[arg-type]
