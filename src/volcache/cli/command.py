@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 import tomllib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -97,10 +95,14 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
             action.complete = _COMPLETES[completes]  # type: ignore[attr-defined]
 
 
+def summary_of(name: str) -> str:
+    """Return what a command does, in a line; its module is not imported."""
+    return str(_described()[name]["text"])
+
+
 @cache
 def _described() -> dict[str, dict[str, Any]]:
-    text = files("volcache.cli").joinpath("commands.toml").read_text("utf-8")
-    return tomllib.loads(text)
+    return tomllib.loads(Path(__file__).with_name("commands.toml").read_text("utf-8"))
 
 
 def _seconds(text: str) -> float:
@@ -188,6 +190,8 @@ def offline_command(
 
 def silence_log() -> None:
     """Discard log lines of the store: an offline tool reports the same in its output."""
+    import logging  # noqa: PLC0415 - Only the tools of a mount point need it.
+
     logging.getLogger("volcache").addHandler(logging.NullHandler())
 
 

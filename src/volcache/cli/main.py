@@ -8,7 +8,6 @@ Each command is in a module of this package with a constant `COMMAND`, or one of
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 from importlib import import_module
@@ -23,6 +22,7 @@ from volcache.cli.command import (
     Command,
     OutputError,
     complain,
+    summary_of,
 )
 from volcache.errors import ClientError, ConfigError, VolcacheError
 from volcache.version import __version__
@@ -185,13 +185,21 @@ class _Parser(argparse.ArgumentParser):
 
 def _closest(word: str, known: list[str]) -> str:
     """Return the end of an error: the closest known word, if one is close."""
+    import difflib  # noqa: PLC0415 - Only an error needs it.
+
     near = [one for one in known if one.startswith(word)]
     near += difflib.get_close_matches(word, known, n=1, cutoff=0.65)
     return f"; the closest known is {near[0]!r}" if near else ""
 
 
-def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Build the parser for the command that `argv` names, or for all of them."""
+def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """
+    Build the parser of the command line.
+
+    Args:
+        argv: Only the module of the command that it names is imported: `--help` and
+            `--version` import none. None: of all, for what describes all arguments.
+    """
     parser = _Parser(
         prog="volcache",
         description="Stores very many small files on plain disks and serves them over"
@@ -202,28 +210,31 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     _add_version(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in [*argv[:1]] if argv and argv[0] in MODULES else MODULES:
-        command = _command(name)
-        sub = commands.add_parser(
-            command.name,
-            help=command.text,
-            description=command.text,
-            epilog=command.epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            # A script that abbreviates an option fails when there is a second one.
-            allow_abbrev=False,
-        )
-        _add_version(sub)  # Also here, so that `python src/ --version` works.
-        command.add_arguments(sub)
-        sub.set_defaults(command=command, parser=sub)
+    named = next((word for word in argv or () if not word.startswith("-")), None)
+    for name in [named] if named in MODULES else MODULES:
+        if argv is None or name == named:
+            _add_command(commands, name)
+        else:
+            commands.add_parser(name, help=summary_of(name))
     return parser
 
 
-def _command(name: str) -> Command:
+def _add_command(commands: argparse._SubParsersAction[_Parser], name: str) -> None:
     module = import_module(f"volcache.cli.{MODULES[name]}")
-    found: Command
-    found = module.COMMANDS[name] if hasattr(module, "COMMANDS") else module.COMMAND
-    return found
+    command: Command
+    command = module.COMMANDS[name] if hasattr(module, "COMMANDS") else module.COMMAND
+    sub = commands.add_parser(
+        name,
+        help=command.text,
+        description=command.text,
+        epilog=command.epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # A script that abbreviates an option fails when there is a second one.
+        allow_abbrev=False,
+    )
+    _add_version(sub)  # Also here, so that `python src/ --version` works.
+    command.add_arguments(sub)
+    sub.set_defaults(command=command, parser=sub)
 
 
 def _add_version(parser: argparse.ArgumentParser) -> None:

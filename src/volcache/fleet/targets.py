@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import ConfigError
-from volcache.fleet.inventory import load_inventory
 from volcache.fleet.remote import url_of
 from volcache.text import one_line
 from volcache_client.discovery import read_servers
@@ -81,6 +80,9 @@ def _read(source: str) -> Iterator[Target]:
     if not _is_file(path):
         yield _of_address(source)
     elif path.suffix == ".toml":
+        # Loads all settings, which a command for one address does not need.
+        from volcache.fleet.inventory import load_inventory  # noqa: PLC0415
+
         for instance in load_inventory(path).instances:
             url, machine = f"http://{instance.address}", instance.machine.name
             yield Target(instance.name, url, instance.weight, machine)

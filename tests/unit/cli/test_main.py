@@ -235,23 +235,41 @@ def test_options_are_accepted_at_any_place(
     assert {name: found[name] for name in names} == names
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("argv", [["serve", "--help"], ["--version"]])
-def test_server_does_not_load_the_tools(argv: list[str]) -> None:
-    """`serve` loads neither a tool nor the store before it has its settings."""
+def imported_by(*argv: str) -> set[str]:
+    """Return the modules that a command imports, in a process of its own."""
     program = f"""
 import sys
 from volcache.cli.main import main
-main({argv!r})
-loaded = [name for name in sys.modules if name.startswith("volcache.")]
-print(sorted(loaded), file=sys.stderr)
+main({list(argv)!r})
+print(*sys.modules, file=sys.stderr)
 """
-    done = ended([sys.executable, "-c", program], {"PYTHONPATH": str(SOURCE)})
+    done = ended([sys.executable, "-S", "-c", program], {"PYTHONPATH": str(SOURCE)})
     assert done.returncode == 0, done.stderr
-    is_tool_loaded = "volcache.cli.check" in done.stderr
-    assert is_tool_loaded == (argv[0] != "serve")
-    assert ("volcache.store" in done.stderr) == is_tool_loaded
-    assert "volcache.wiring" not in done.stderr
+    return {*done.stderr.splitlines()[-1].split()}
+
+
+@pytest.mark.slow
+@rows(["--version"], ["--help"], ["help"], [])
+def test_help_and_version_import_no_command(argv: list[str]) -> None:
+    """They are printed at once: few modules of the standard library, none of others."""
+    found = imported_by(*argv)
+    ours = {name for name in found if name.startswith("volcache")}
+    names = ("", ".cli", ".cli.command", ".cli.main", ".errors", ".version")
+    assert ours == {f"volcache{name}" for name in names}
+    assert not found & {"asyncio", "http", "importlib.resources", "logging", "ssl"}
+    assert len(found) < 150
+
+
+@pytest.mark.slow
+def test_commands_import_only_what_they_need() -> None:
+    """`get` no settings and no store; `serve` neither a tool nor the store, at first."""
+    get = imported_by("get", "key", "127.0.0.1:1")
+    assert {"volcache.cli.values", "volcache_client.client"} <= get
+    assert not get & {"asyncio", "http.client", "logging.config", "prometheus_client"}
+    assert not get & {"volcache.settings", "volcache.store", "volcache_client.aio"}
+    serve = imported_by("serve", "--help")
+    assert "volcache.settings" in serve
+    assert not serve & {"volcache.cli.check", "volcache.store", "volcache.wiring"}
 
 
 def test_bash_completes(tmp_path: Path) -> None:
