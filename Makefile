@@ -128,7 +128,7 @@ SITE := README.md SECURITY.md CONTRIBUTING.md LICENSE pyproject.toml conf docs n
 
 site: ## build the documents as a site, build/site/index.html: 1 minute, then 5 seconds
 	@tools/setup.sh run
-	@[ -e build/mkdocs ] || $(PYTHON) -m venv build/mkdocs
+	@[ -e build/mkdocs/bin/mkdocs ] || $(PYTHON) -m venv --clear build/mkdocs
 	@build/mkdocs/bin/pip install --quiet --requirement docs/requirements.txt
 	@rm -rf build/pages && mkdir -p build/pages && cp -r --parents $(SITE) build/pages
 	@NO_MKDOCS_2_WARNING=1 build/mkdocs/bin/mkdocs build --strict --quiet \

@@ -79,7 +79,8 @@ def bjoern_source() -> Path:
     if (sources / name).is_dir():
         return sources / name
     options = ["--quiet", "--no-deps", "--no-binary=bjoern", "--no-build-isolation"]
-    with tempfile.TemporaryDirectory() as folder:
+    sources.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=sources) as folder:
         words = [sys.executable, "-m", "pip", "download", *options, f"--dest={folder}"]
         if subprocess.run([*words, f"bjoern=={pin[1]}"], check=False).returncode:  # noqa: S603
             sys.exit(f"volcache: pip could not fetch the source of {name}")
@@ -87,8 +88,7 @@ def bjoern_source() -> Path:
         if hashlib.sha256(package.read_bytes()).hexdigest() != BJOERN_SHA256:
             sys.exit(f"volcache: {package.name} has another checksum than in setup.py")
         shutil.unpack_archive(package, folder)
-        sources.mkdir(parents=True, exist_ok=True)
-        shutil.move(Path(folder) / name, sources)
+        (Path(folder) / name).rename(sources / name)
     return sources / name
 
 

@@ -7,12 +7,14 @@ those of this machine. Mirror and keys are those of the machine's own sources.
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _KEYS: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -31,50 +33,56 @@ class Packages:
 
     def extracted(self, *names: str) -> Path:
         """Return a folder with the files of packages, and of all that they depend on."""
-        root = self._folder / "root"
-        if not root.is_dir():
-            part = self._folder / "part"
+
+        def extract(root: Path) -> None:
             self._apt("clean")
             self._apt(
                 *("install", "--yes", "--download-only", "--no-install-recommends"),
                 *names,
             )
             for name in _MERGED:
-                (part / "usr" / name).mkdir(parents=True, exist_ok=True)
-                (part / name).symlink_to(f"usr/{name}")
-            self._extract(self._folder / "archives", part)
-            part.rename(root)
-        return root
+                (root / "usr" / name).mkdir(parents=True, exist_ok=True)
+                (root / name).symlink_to(f"usr/{name}")
+            _extract(self._folder / "archives", root)
+
+        self._update()
+        return made_once(self._folder / "root", extract)
 
     def alone(self, name: str) -> Path:
         """Return a folder with the files of one package."""
-        root = self._folder / name
-        if not root.is_dir():
-            download = self._folder / f"{name}.download"
-            download.mkdir(parents=True, exist_ok=True)
-            self._apt("download", name, cwd=download)
-            self._extract(download, self._folder / "part")
-            (self._folder / "part").rename(root)
-        return root
+
+        def extract(root: Path) -> None:
+            self._apt("download", name, cwd=root)
+            _extract(root, root)
+
+        self._update()
+        return made_once(self._folder / name, extract)
 
     def source(self, name: str) -> Path:
         """Return the source package of a program, as its authors published it."""
-        download = self._folder / f"{name}.source"
-        download.mkdir(parents=True, exist_ok=True)
-        if not [*download.iterdir()]:
-            self._apt("source", "--download-only", "--tar-only", name, cwd=download)
-        [package] = download.glob("*.orig.tar.*")
+
+        def download(folder: Path) -> None:
+            self._apt("source", "--download-only", "--tar-only", name, cwd=folder)
+
+        self._update()
+        folder = made_once(self._folder / f"source-{name}", download)
+        [package] = folder.glob("*.orig.tar.*")
         return package
 
-    def _extract(self, packages: Path, root: Path) -> None:
-        for package in sorted(packages.glob("*.deb")):
-            subprocess.run(["dpkg-deb", "-x", package, root], check=True)
+    def _update(self) -> None:
+        """Download the lists, the first time."""
 
-    def _apt(self, *words: str, cwd: Path | None = None) -> None:
-        options = [word for option in self._options() for word in ("-o", option)]
-        if not (self._folder / "sources.list").exists():
-            self._prepare()
-            self._apt("update")
+        def update(folder: Path) -> None:
+            self._prepare(folder)
+            self._apt("update", lists=folder)
+
+        made_once(self._folder / "apt", update)
+
+    def _apt(
+        self, *words: str, cwd: Path | None = None, lists: Path | None = None
+    ) -> None:
+        given = self._options(lists or self._folder / "apt")
+        options = [word for option in given for word in ("-o", option)]
         command = ["apt-get", "-q", *options, *words]
         done = subprocess.run(
             command, cwd=cwd, capture_output=True, text=True, check=False
@@ -82,27 +90,54 @@ class Packages:
         if done.returncode:
             sys.exit(f"{' '.join(words)}, of {self._folder.name}:\n{done.stderr}")
 
-    def _options(self) -> Iterator[str]:
-        folder = self._folder
+    def _options(self, lists: Path) -> Iterator[str]:
         yield f"APT::Architecture={self._architecture}"
         yield f"APT::Architectures={self._architecture}"
+        yield "APT::Update::Error-Mode=any"  # Else a list that was not fetched is none.
         yield "APT::Sandbox::User="  # Another user cannot write into our folder.
         yield "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false"
         yield "Acquire::Languages=none"
         yield "Debug::NoLocking=1"
-        yield f"Dir::State={folder / 'state'}"
-        yield f"Dir::State::status={folder / 'status'}"
-        yield f"Dir::Cache={folder}"
-        yield f"Dir::Etc::sourcelist={folder / 'sources.list'}"
+        yield f"Dir::State={lists}"
+        yield f"Dir::State::status={lists / 'status'}"
+        yield f"Dir::Cache={self._folder}"
+        yield f"Dir::Etc::sourcelist={lists / 'sources.list'}"
         yield "Dir::Etc::sourceparts=-"
 
-    def _prepare(self) -> None:
+    def _prepare(self, lists: Path) -> None:
         (self._folder / "archives/partial").mkdir(parents=True, exist_ok=True)
-        (self._folder / "state/lists/partial").mkdir(parents=True, exist_ok=True)
-        (self._folder / "status").touch()
+        (lists / "lists/partial").mkdir(parents=True)
+        (lists / "status").touch()
         where = f"[signed-by={_KEYS}] {mirror()} {self._suite} main\n"
         text = f"deb {where}deb-src {where}"
-        (self._folder / "sources.list").write_text(text, encoding="utf-8")
+        (lists / "sources.list").write_text(text, encoding="utf-8")
+
+
+def _extract(packages: Path, root: Path) -> None:
+    for package in sorted(packages.glob("*.deb")):
+        subprocess.run(["dpkg-deb", "-x", package, root], check=True)
+
+
+def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """
+    Return a folder, which is made the first time.
+
+    Args:
+        folder: It has its name when it is complete, so one that was interrupted is made
+            again.
+        make: Fills an empty folder. One call at a time beside `folder`, of all threads and
+            processes: apt cannot be called twice for one state.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            part = folder.with_name(f"{folder.name}.part")
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+            make(part)
+            part.rename(folder)
+    return folder
 
 
 def mirror() -> str:

@@ -452,7 +452,9 @@ def make_base(path: Path) -> None:
     command = ["mmdebstrap", "--variant=minbase", f"--hook-dir={HOOK}"]
     command += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in SLIM]
     command += ["--dpkgopt=force-unsafe-io", *(f"--aptopt={text}" for text in APT)]
-    _must([*command, SUITE, str(path)])
+    part = path.with_name(f"part-{path.name}")
+    _must([*command, SUITE, str(part)])
+    part.replace(path)
 
 
 def _arguments() -> argparse.Namespace:

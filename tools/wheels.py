@@ -20,11 +20,11 @@ import tarfile
 import tempfile
 import tomllib
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from debian import Packages
+from debian import Packages, made_once
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CACHE: Final = ROOT / ".cache" / "wheels"
@@ -100,10 +100,9 @@ def libev() -> Path:
     package = Packages(CACHE, SUITES["3.11"], "amd64").source("libev")
     if hashlib.sha256(package.read_bytes()).hexdigest() != LIBEV_SHA256:
         sys.exit(f"{package} has another checksum than in tools/wheels.py")
-    folder = CACHE / f"libev-{LIBEV}"
-    if not folder.is_dir():
-        shutil.unpack_archive(package, CACHE)
-    return folder
+    folder = CACHE / f"libev-{LIBEV}.source"
+    made_once(folder, partial(shutil.unpack_archive, package))
+    return folder / f"libev-{LIBEV}"
 
 
 # --- Interpreters and headers ----------------------------------------------------------
@@ -125,10 +124,13 @@ def interpreter(target: Target, given: tuple[str, ...] = ()) -> Path | None:
     path = root / f"usr/bin/python{target.python}"
     program = path.with_name(f"{path.name}.program")
     if not program.exists():
-        path.rename(program)
+        program.hardlink_to(path)
+    if path.samefile(program):  # Also if an earlier call was interrupted.
         start = _start(root, target.machine)
-        path.write_text(_WRAPPER.format(start=start, program=program), encoding="utf-8")
-        path.chmod(0o755)
+        wrapper = path.with_name(f"{path.name}.part")
+        wrapper.write_text(_WRAPPER.format(start=start, program=program), "utf-8")
+        wrapper.chmod(0o755)
+        wrapper.replace(path)
     return path
 
 
