@@ -139,9 +139,9 @@ bench: ## measure volcache and its alternatives: 10 minutes (QUICK=1 ONLY=NAMES 
 	@$(PYTHON) -m bench.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \
 		$(if $(BASE),--base $(BASE)) $(BENCH_ARGS)
 
-wheels: ## build the packages, install and test each: 4 minutes (DRAFT=1 ONLY='cp313-*')
+wheels: ## build the packages, install and test each: 4 minutes (ONLY='cp313-*' RELEASE=1)
 	@tools/setup.sh run
-	@$(PYTHON) tools/release.py $(if $(DRAFT),--draft) $(if $(ONLY),--only '$(ONLY)')
+	@$(PYTHON) tools/release.py $(if $(RELEASE),--release) $(if $(ONLY),--only '$(ONLY)')
 
 lint: ## format check, lint, import rules and types: 2 seconds, 20 without caches
 	@tools/setup.sh lint

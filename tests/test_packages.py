@@ -12,7 +12,7 @@ import zipfile
 from email import message_from_bytes
 from importlib import metadata
 from pathlib import Path
-from shutil import copy2, copytree
+from shutil import copytree
 
 import pytest
 from packaging.requirements import Requirement
@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 import release
 import volcache
 import wheels
+from support.checkout import copied, tracked
 from support.program import ended
 from volcache.shipped import shipped_files
 
@@ -53,7 +54,7 @@ for name in ("prometheus_client", "pymemcache"):
 def pins(name: str) -> dict[str, Requirement]:
     """Return what pip installs of a file of requirements, by name."""
     lines = (ROOT / name).read_text().splitlines()
-    found = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    found = [Requirement(line) for line in lines if line and line[0] not in "#-"]
     return {
         canonicalize_name(pin.name): pin
         for pin in found
@@ -193,30 +194,13 @@ store.close()
 # --- Source package and wheel ----------------------------------------------------------
 
 
-def tracked() -> list[str]:
-    """Return all files that git has; with those that will be added."""
-    if not (ROOT / ".git").exists():
-        pytest.skip("this is no checkout")
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    done = ended(listed, folder=ROOT)
-    assert done.returncode == 0, done.stderr
-    return [path for path in done.stdout.split("\0") if (ROOT / path).is_file()]
-
-
-def copy_of_the_tree(folder: Path) -> Path:
-    """Copy what git has, so that builds find no file of another."""
-    for path in tracked():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        copy2(ROOT / path, folder / path)
-    copytree(ROOT / "build/source", folder / "build/source")
-    return folder
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make the source package of this tree."""
     folder = tmp_path_factory.mktemp("source")
-    return wheels.build_source(copy_of_the_tree(folder / "tree"), folder, epoch=0)
+    tree = copied(folder / "tree")
+    copytree(ROOT / "build/source", tree / "build/source")
+    return wheels.build_source(tree, folder, epoch=0)
 
 
 @pytest.fixture(scope="module")

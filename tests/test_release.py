@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 import release
 import wheels
+from support.checkout import committed
 
 ROOT = Path(__file__).parents[1]
 PLACES = {
@@ -23,44 +23,38 @@ PLACES = {
 }
 
 
-def commit(folder: Path) -> None:
-    """Commit all files of a repository."""
-    who = ["-c", "user.name=name", "-c", "user.email=a@b"]
-    for words in (["add", "."], [*who, "commit", "-qm", "all"]):
-        subprocess.run(["git", *words], cwd=folder, check=True)
-
-
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a repository that is ready for a release."""
     for place, text in PLACES.items():
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(text.format("1.2.3"))
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    commit(tmp_path)
+    committed(tmp_path)
     monkeypatch.setattr(release, "ROOT", tmp_path)
     return tmp_path
 
 
-def test_tree_that_is_not_ready_is_refused(
+def test_check_versions_of_an_unready_tree_refuses_only_a_release(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another version in one place, unless it is a draft; a file that is not committed."""
-    assert release.check_versions(is_draft=False) == "1.2.3"
+    """Another version in one place, or a file that is not committed; builds are not."""
+    assert release.check_versions(is_release=True) == "1.2.3"
     assert {place for place, _ in release.versions(tree)} == set(PLACES)
     for place, text in PLACES.items():
         (tree / place).write_text(text.format("1.2.4"))
-        commit(tree)
-        with pytest.raises(SystemExit, match=r"not ready .* or give --draft"):
-            release.check_versions(is_draft=False)
+        committed(tree)
+        with pytest.raises(SystemExit, match="not ready for a release"):
+            release.check_versions(is_release=True)
         assert f"1.2.4      {place}\n" in capsys.readouterr().out
-        release.check_versions(is_draft=True)
+        release.check_versions(is_release=False)
         (tree / place).write_text(text.format("1.2.3"))
-    commit(tree)
+    committed(tree)
     (tree / "new.py").touch()  # The build would not have it.
     with pytest.raises(SystemExit, match="not ready"):
-        release.check_versions(is_draft=False)
+        release.check_versions(is_release=True)
     assert "new.py" in capsys.readouterr().out
+    release.check_versions(is_release=False)
+    assert "not in the packages:\n?? new.py" in capsys.readouterr().out
 
 
 def test_different_wheels_are_refused(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """
 Builds the source package and the wheels of a release, installs each and tests it.
 
-    tools/release.py                    all of docs/RELEASING.md that a program can do
-    tools/release.py --draft            also of a tree that is not ready for a release
+    tools/release.py                    all wheels, of the last commit
+    tools/release.py --release          only of a tree that is ready for a release
     tools/release.py --only 'cp313-*'   some of the wheels; repeatable
     tools/release.py --python PATH      with the headers of this Python; repeatable
 
-Builds from the last commit, in a folder of its own. Packages are left in ./dist. Needs git,
-a Debian machine with x86-64 processors, and the package index that pip uses, but no root.
+Builds from the last commit, in a folder of its own. Packages that have passed all tests
+replace ./dist. Needs git, a Debian machine with x86-64 processors, and the package index
+that pip uses, but no root.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DIST: Final = ROOT / "dist"
+BUILT: Final = ROOT / "build" / "dist"
 SMOKE: Final = ROOT / "tools" / "smoke_test.py"
 # Unit tests that call the core, and what they import.
 CORE_TESTS: Final = tuple(
@@ -91,7 +93,7 @@ class Timer:
 def main() -> None:
     """Do all steps; the first that fails ends it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draft", action="store_true")
+    parser.add_argument("--release", action="store_true")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--python", action="append", default=[])
     arguments = parser.parse_args()
@@ -101,9 +103,11 @@ def main() -> None:
         sys.exit(f"--only matches none of {', '.join(t.name for t in TARGETS)}")
     timer = Timer()
     with timer.step("versions"):
-        version = check_versions(is_draft=arguments.draft)
+        version = check_versions(is_release=arguments.release)
     with tempfile.TemporaryDirectory(prefix="volcache-release") as name:
         untested = release(Path(name), targets, tuple(arguments.python), timer)
+    shutil.rmtree(DIST, ignore_errors=True)
+    BUILT.rename(DIST)
     timer.report()
     for target in untested:
         print(f"not tested, there is no interpreter: {target.name}")
@@ -119,9 +123,9 @@ def release(
         include = {t.python: wheels.headers(t.python, given) for t in targets}
         found = {t: wheels.interpreter(t, given) for t in targets}
     with timer.step("source package"):
-        shutil.rmtree(DIST, ignore_errors=True)
-        DIST.mkdir()
-        package = build_source(folder, DIST, epoch)
+        shutil.rmtree(BUILT, ignore_errors=True)
+        BUILT.mkdir(parents=True)
+        package = build_source(folder, BUILT, epoch)
         source = wheels.unpack(package, folder / "source")
     with timer.step("wheels"):
         built = build_wheels(source, include, targets, epoch)
@@ -158,17 +162,17 @@ def release(
 # --- Before the build ------------------------------------------------------------------
 
 
-def check_versions(*, is_draft: bool) -> str:
-    """Return the version, which all files must have, of a tree without changes."""
+def check_versions(*, is_release: bool) -> str:
+    """Return the version; a release needs it in all files, and a tree without changes."""
     found = versions(ROOT)
     for place, version in found:
         print(f"  {version or 'none':<10} {place}")
     wrong = [f for f in found if f.version != found[0].version]
     changes = output("git", "status", "--porcelain", cwd=ROOT)
     if changes:
-        print(f"  the tree has changes:\n{changes}")
-    if (wrong or changes) and not is_draft:
-        sys.exit("not ready for a release; see docs/RELEASING.md, or give --draft")
+        print(f"  changes that are not committed, and not in the packages:\n{changes}")
+    if (wrong or changes) and is_release:
+        sys.exit("not ready for a release; see docs/RELEASING.md")
     return str(found[0].version)
 
 
@@ -205,10 +209,10 @@ def build_source(folder: Path, out: Path, epoch: int) -> Path:
 def build_wheels(
     source: Path, include: dict[str, Path], targets: list[Target], epoch: int
 ) -> dict[Target, Path]:
-    """Build the wheels into `DIST`; return them."""
+    """Build the wheels into `BUILT`; return them."""
 
     def build(target: Target) -> Path:
-        return wheels.build(source, target, include[target.python], epoch, DIST)
+        return wheels.build(source, target, include[target.python], epoch, BUILT)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         built = dict(zip(targets, pool.map(build, targets), strict=True))
