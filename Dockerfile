@@ -37,8 +37,9 @@ RUN --mount=type=secret,id=ca --mount=type=secret,id=pip \
     && python3 -m venv --without-pip /opt/volcache \
     && $pip install --no-compile --no-index --no-deps --find-links /dist \
         "volcache==${VERSION}" \
+    && grep == /dist/requirements.txt >/dist/pins.txt \
     && $pip install --no-compile --no-cache-dir --only-binary :all: --find-links /dist \
-        --constraint /dist/requirements.txt "volcache[server]==${VERSION}" \
+        --constraint /dist/pins.txt "volcache[server]==${VERSION}" \
     && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/volcache/lib
 
 FROM python

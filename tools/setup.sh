@@ -251,7 +251,7 @@ with open("pyproject.toml", "rb") as file:
     remove_extensions
     # shellcheck disable=SC2086 # One word per requirement.
     pip_install $backend
-    pip_install --use-pep517 --no-build-isolation -r requirements.txt -e .
+    pip_install --use-pep517 --no-build-isolation -r requirements.txt
     signature "${RUN_FILES[@]}" >.venv/run.stamp
     ! has_extensions || signature "${NATIVE_FILES[@]}" >.venv/native.stamp
 }
