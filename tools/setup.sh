@@ -24,7 +24,11 @@ VENV_PYTHON=.venv/bin/python
 # in Python, and other builds often lack it.
 CANDIDATES=(/usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11)
 
-say() { printf 'setup: %s\n' "$*"; }
+HAS_WORKED=
+say() {
+    HAS_WORKED=1
+    printf 'setup: %s\n' "$*"
+}
 die() {
     printf 'setup: %s\n' "$*" >&2
     exit 1
@@ -45,8 +49,9 @@ find_python() {
     return 1
 }
 
-# True if .venv works and was not moved: its scripts contain absolute paths.
+# True if .venv works, is complete and was not moved: its scripts contain absolute paths.
 venv_is_usable() {
+    [ ! -e .venv/unfinished ] || return 1
     "$VENV_PYTHON" -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' \
         2>/dev/null || return 1
     [ ! -e .venv/made_at ] || [ "$(cat .venv/made_at)" = "$PWD" ]
@@ -171,7 +176,7 @@ allow_service_start() {
 }
 
 apt_install() {
-    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300)
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
     # One of several sources may be unreachable while the others have all packages.
     as_root "${apt[@]}" update || say "apt-get update failed; trying to install anyway"
     as_root "${apt[@]}" install -y --no-install-recommends "$@"
@@ -234,8 +239,9 @@ is_installed() {
     [ -e ".venv/$stamp" ] && signature "$@" | cmp -s - ".venv/$stamp"
 }
 
+# pip shows what it downloads, on a terminal with its progress.
 pip_install() {
-    "$VENV_PYTHON" -m pip install --quiet --disable-pip-version-check --no-input "$@" ||
+    "$VENV_PYTHON" -m pip install --disable-pip-version-check --no-input "$@" ||
         die "pip could not install: $*"
 }
 
@@ -246,11 +252,12 @@ install_run_requirements() {
     backend=$("$VENV_PYTHON" -c 'import tomllib
 with open("pyproject.toml", "rb") as file:
     print(*tomllib.load(file)["build-system"]["requires"])')
-    say "installing requirements.txt into .venv"
     rm -f .venv/run.stamp
     remove_extensions
+    say "installing the build tools into .venv"
     # shellcheck disable=SC2086 # One word per requirement.
     pip_install $backend
+    say "installing requirements.txt into .venv; compiling volcache takes about 30 s"
     pip_install --use-pep517 --no-build-isolation -r requirements.txt
     signature "${RUN_FILES[@]}" >.venv/run.stamp
     ! has_extensions || signature "${NATIVE_FILES[@]}" >.venv/native.stamp
@@ -274,7 +281,7 @@ remove_extensions() {
 # Unlike pip, shows what the compiler says. Fails if it fails. Where the tests have installed
 # ccache, only a changed file is compiled again.
 build_extensions() {
-    say "building the extensions of the store, of the service and of bjoern"
+    say "compiling the extensions of the store, of the service and of bjoern: about 30 s"
     remove_extensions
     ! command -v ccache >/dev/null || local -x CC="ccache gcc" CCACHE_DIR=$PWD/.cache/ccache
     "$VENV_PYTHON" setup.py --quiet build_ext --inplace --force && has_extensions &&
@@ -298,8 +305,11 @@ install_cluster_requirements() {
 make_venv() {
     say "creating .venv with $("$1" --version)"
     rm -rf .venv
+    mkdir .venv
+    : >.venv/unfinished
     "$1" -m venv .venv || die "$1 could not create .venv"
     printf '%s\n' "$PWD" >.venv/made_at
+    rm .venv/unfinished
 }
 
 CORE=src/volcache/store/_core
@@ -324,7 +334,7 @@ main() {
     # Concurrent runs, as of `make run` and `make test`, wait for each other.
     if command -v flock >/dev/null; then
         exec 9<requirements.txt
-        flock 9
+        flock --nonblock 9 || { say "waiting for another run" && flock 9; }
     fi
 
     if ! venv_is_usable || ! is_installed run.stamp "${RUN_FILES[@]}" ||
@@ -373,6 +383,7 @@ main() {
         fetch_programs prometheus-nginx-exporter usr/bin/prometheus-nginx-exporter
         fetch_programs logrotate usr/sbin/logrotate
     fi
+    [ -z "$HAS_WORKED" ] || say "done, in $SECONDS s"
 }
 
 main "$@"
