@@ -60,7 +60,7 @@ def test_responses_are_as_described(case: Any, server: ServerProcess) -> None:
     [
         *(("GET", {}, 200), ("GET", {"Range": "bytes=1-2"}, 206)),
         ("GET", {"Range": "bytes=0-1, -1"}, 206),
-        *(("GET", {"Range": "bytes=9-"}, 416), ("GET", {"If-None-Match": "*"}, 304)),
+        *(("GET", {"Range": "bytes=900-"}, 416), ("GET", {"If-None-Match": "*"}, 304)),
         *(("GET", {"If-Match": '"0"'}, 412), ("HEAD", {"If-None-Match": "*"}, 304)),
         ("PUT", {"If-None-Match": "*"}, 412),
         ("PUT", {"Content-Range": "bytes 0-1/2"}, 400),
@@ -73,7 +73,10 @@ def test_responses_with_a_file_are_as_described(
     """Generated requests do not find a file."""
     operation = SCHEMA["/{key}"]
     kept = {"Cache-Control": "max-age=60"}
-    put: dict[str, Any] = {"body": b"value", "media_type": "application/octet-stream"}
+    put: dict[str, Any] = {
+        "body": b"value" * 100,
+        "media_type": "application/octet-stream",
+    }
     stored = operation["PUT"].Case(path_parameters={"key": "k"}, headers=kept, **put)
     assert stored.call(base_url=server.url).status_code == 200
     case = operation[method].Case(
@@ -119,7 +122,7 @@ def test_refusals_are_as_described(server_with: Callable[..., ServerProcess]) ->
         if path == "/{key}":
             more["path_parameters"] = {"key": "k"}
         if method == "PUT":
-            more |= {"body": b"value", "media_type": "application/octet-stream"}
+            more |= {"body": b"value" * 100, "media_type": "application/octet-stream"}
         case = SCHEMA[path][method].Case(headers=headers, **more)
         answer = case.call(base_url=server.url)
         assert answer.status_code == status, (path, method, headers)

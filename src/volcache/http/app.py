@@ -245,8 +245,12 @@ class App:
         if "HTTP_RANGE" in environ:
             parts = requested_ranges(environ, record, self.value_headers.second)
             if parts is not None:
-                self.stats.bytes_out += sum(map(len, parts))
-                return range_response(headers, record, parts)
+                response = range_response(headers, record, parts)
+                is_whole = response[0] == OK
+                self.stats.bytes_out += (
+                    record.length if is_whole else sum(map(len, parts))
+                )
+                return response
         self.stats.bytes_out += record.length
         return OK, headers, [record.value], record.source
 

@@ -138,6 +138,8 @@ def range_response(headers: Headers, record: Record, parts: list[range]) -> Resp
     """
     Return a 206 with parts of a value; a 416 if there are none.
 
+    A 200 with the whole value if several parts with their headers are not shorter.
+
     Args:
         headers: Those of the 200.
         record: Has the whole value.
@@ -151,7 +153,10 @@ def range_response(headers: Headers, record: Record, parts: list[range]) -> Resp
         )
         return status, headers, text, record.source
     if len(parts) > 1:
-        headers, body = _multipart(headers, record, parts)
+        multipart, body = _multipart(headers, record, parts)
+        if len(body) >= record.length:
+            return OK, headers, [record.value], record.source
+        headers = multipart
     else:
         body = record.value[parts[0].start : parts[0].stop]
         headers.append(("Content-Range", _place(parts[0], record)))
