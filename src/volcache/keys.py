@@ -10,7 +10,7 @@ nor on the settings.
 from __future__ import annotations
 
 import re
-from typing import Final, NoReturn
+from typing import Final, Literal, NoReturn
 
 from volcache.errors import BadKeyError, KeyTooLongError
 
@@ -20,6 +20,10 @@ RESERVED_PREFIX: Final = "/-/"
 # prefix: in code point order "0" follows "/". Two comparisons are faster than two slices.
 _ORDINARY_FIRST: Final = "/-0"
 _ORDINARY_END: Final = "0"
+
+# What a query is for a key; in the order of `vc_query_use` in front/request.h.
+Query = Literal["ignore", "key", "refuse"]
+QUERIES: Final[tuple[Query, ...]] = ("ignore", "key", "refuse")
 
 _CONTROL_BYTE: Final = re.compile(r"[\x00-\x1f\x7f]")
 _CONTROL_BYTE_OF_PREFIX: Final = re.compile(rb"[\x00-\x1f\x7f]")
@@ -60,6 +64,35 @@ def parse_key(path: str, size_max: int) -> bytes:
     if size > size_max:
         raise KeyTooLongError(size=size, limit=size_max)
     return key
+
+
+def with_query(path: str, query: str, use: Query) -> str:
+    """
+    Return a path whose key is that of a path with a query.
+
+    As nginx's `$uri$is_args$args`: the query is not decoded, and an empty one is none.
+
+    Args:
+        path: As for `parse_key`.
+        query: Without its question mark, as latin-1 text (QUERY_STRING of WSGI).
+        use: Whether the query is part of the key.
+
+    Raises:
+        BadKeyError: The query is refused, or has a dot segment, or the path resolves above
+            the root.
+    """
+    if not query or use == "ignore" or path[:1] != "/":
+        return path
+    if use == "refuse":
+        raise BadKeyError(
+            "bad key: it has a query, which the setting query refuses; allowed is a path"
+            " without a query, and a ? in a key is %3F"
+        )
+    joined = f"{_resolve(path)}?{query}"
+    # No other key would parse to another one.
+    if _resolve(joined) != joined:
+        _refuse('the query has a segment "." or ".."; write . as %2E')
+    return joined
 
 
 def _canonical(path: str) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from volcache.kinds import SECRET, Kind, make_kind
 
 if TYPE_CHECKING:
+    from volcache.keys import Query
     from volcache.store import SyncMode
     from volcache.store.eviction import Eviction
 
@@ -93,6 +94,7 @@ class Config:
     scrub_rate: int
     max_value_size: int
     max_key_size: int
+    query: Query
     ring: tuple[str, ...]
     ring_self: str
     body_memory: int

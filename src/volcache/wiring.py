@@ -367,6 +367,7 @@ def _open_http(
     limits = RequestLimits(
         key_size=config.max_key_size,
         value_size=value_size_max(config),
+        query=config.query,
         default_ttl=config.default_ttl,
         max_ttl=config.max_ttl,
     )

@@ -399,7 +399,7 @@ static void add_item(unsigned number) {
     const char *type = number % 3 ? "" : "text/x-test; a=b";
     const char *encoding = number % 5 ? "" : "gzip";
     const char *directives = number % 3 ? "" : "public, immutable";
-    bool is_odd = number % 4 == 0;
+    bool is_odd = number % 4 == 0, has_query = number % 4 == 2;
     int64_t now_ms = vc_clock_now(&store_clock) / 1000;
     to->is_plain = true;
     to->length = number * number * 3 % 400;
@@ -412,6 +412,8 @@ static void add_item(unsigned number) {
              is_odd ? "/%%6b%u%%20%%C3%%bc%%3F%%23" : "/%%6Bey%%2F%u.txt", number);
     snprintf(to->targets[2], 80,
              is_odd ? "/k%u%%20%%c3%%bc%%3f%%23?" : "/key/%u%%2Etxt?a=b", number);
+    if (has_query) strcat(to->key, "?a=b");
+    for (unsigned i = 0; has_query && i < 2; i++) strcat(to->targets[i], "%3fa=b");
     vc_put put = {
         .record.key_length = (uint16_t)strlen(to->key),
         .record.type_length = (uint8_t)strlen(type),
@@ -456,7 +458,8 @@ static void on_due(void *context) {
 /* Forget what was put after the items. */
 static void reset_volume(void) {
     vc_putting how = {.next_us = next_us, .due_bytes = 300, .syncs = is_synced};
-    static const char *const KEYS[] = {"put/1", "put/2.txt", "put/\xc3\xbc"};
+    static const char *const KEYS[] = {"put/1", "put/2.txt", "put/\xc3\xbc",
+                                       "put/\xc3\xbc?x"};
     for (unsigned i = 0; i < COUNT(KEYS); i++) {
         uint64_t seq, key = vc_core_fingerprint(core, (const uint8_t *)KEYS[i], strlen(KEYS[i]));
         vc_entry entry;
@@ -1245,6 +1248,7 @@ static const refusal REFUSALS[] = {
     {431, NULL},    /* a long head */
     {431, NULL},    /* many fields */
 };
+static const refusal SECOND_MARK = {400, "HEAD /a??b HTTP/1.1\r\nHost: a\r\n\r\n"};
 
 static wanted *want(client *c) {
     CHECK(c->wanted_count < WANTED_MAX);
@@ -1305,6 +1309,13 @@ static bool add_fields(client *c) {
     return types_added < 2;
 }
 
+static bool has_query(const char *target) {
+    const char *mark = strchr(target, '?');
+    return mark && mark[1];
+}
+
+static bool has_query_key(const item *of) { return strstr(of->key, "?a=b"); }
+
 /* Choose what a GET asks for. Returns the target. */
 static const char *choose_target(wanted *w) {
     if (one_of(8)) {
@@ -1317,7 +1328,13 @@ static const char *choose_target(wanted *w) {
     }
     w->item = &items[pick(one_of(8) ? ITEMS : 7)];     /* The first ones are short. */
     w->kind = w->item->is_plain ? VALUE : PASSED;
-    return w->item->targets[one_of(2) ? 0 : pick(3)];
+    const char *target = w->item->targets[one_of(2) ? 0 : pick(3)];
+    /* The query is part of the key, or is not. */
+    if (has_query(target) && (gate->config.query == VC_QUERY_KEY) != has_query_key(w->item)) {
+        w->item = NULL;
+        w->kind = ABSENT;
+    }
+    return target;
 }
 
 /* With a ring, the keys of this instance: those with a hash in the lower half. */
@@ -1326,6 +1343,11 @@ static const uint32_t HALF[] = {0, UINT32_C(1) << 31};
 static bool is_foreign(const char *target) {
     char path[VC_HEAD_BYTES];
     size_t length = vc_path_decode((vc_text){target, strcspn(target, "?")}, path);
+    if (gate->config.query == VC_QUERY_KEY && has_query(target)) {
+        const char *query = strchr(target, '?');
+        memcpy(path + length, query, strlen(query));
+        length += strlen(query);
+    }
     uint32_t crc = ~0u;
     if (!gate->config.ring.count) return false;
     for (size_t i = 0; i < length; i++) {
@@ -1390,6 +1412,7 @@ static bool add_valid(client *c) {
     /* With a condition, the header decides. */
     if (has_condition && w->item && is_get) w->kind = w->item->has_header ? VALUE : PASSED;
     if (is_special || is_foreign(target)) w->kind = PASSED;
+    if (gate->config.query == VC_QUERY_REFUSE && has_query(target)) w->kind = PASSED;
     w->hash = 0xcbf29ce484222325u;
     w->is_head = !strcmp(method, "HEAD");
     if (one_of(16)) add_text(to, one_of(2) ? "\r\n" : "\r\n\r\n\r\n");
@@ -1437,6 +1460,7 @@ static bool add_valid(client *c) {
 static void add_refused(client *c) {
     wanted *w = want(c);
     const refusal *from = &REFUSALS[pick(COUNT(REFUSALS))];
+    if (gate->config.query == VC_QUERY_KEY && one_of(4)) from = &SECOND_MARK;
     w->kind = REFUSAL;
     w->status = from->status;
     if (from->text) {
@@ -1759,6 +1783,7 @@ static void start_stream(void) {
     step_ns = 300;
     gate->reading = VC_CACHED_FIRST;
     gate->config.logs_all = false;
+    gate->config.query = VC_QUERY_IGNORE;
     gate->config.ring = gate->config.writable = (vc_parts){NULL, 0};
     vc_gate_set_ready(gate, true);
 }
@@ -1836,6 +1861,14 @@ static void run_stream(void) {
     case 8: /* Something is due that is not done at once, and bodies are large. */
     case 9:
         is_busy = true;
+        break;
+    case 10:
+        gate->config.query = VC_QUERY_REFUSE;
+        break;
+    case 11:
+    case 12:
+        gate->config.query = VC_QUERY_KEY;
+        if (one_of(2)) gate->config.ring = gate->config.writable = (vc_parts){HALF, 2};
         break;
     default:
         break;

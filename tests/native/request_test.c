@@ -419,6 +419,51 @@ static void check_paths(void) {
     }
 }
 
+/* --- Keys --------------------------------------------------------------------------- */
+
+static const struct {
+    const char *target;
+    const char *keys[3];        /* by `vc_query_use`; NULL: it is left to Python */
+} KEYS[] = {
+    {"/a%3fb", {"/a?b", "/a?b", "/a?b"}},
+    {"/a?", {"/a", "/a", "/a"}},
+    {"/a?b", {"/a", "/a?b", NULL}},
+    {"/%61?b=%62&?", {"/a", "/a?b=%62&?", NULL}},
+    {"/a??", {"/a", "/a??", NULL}},
+    {"http://h/a?b", {"/a", "/a?b", NULL}},
+    {"/a/..?b", {"/a/..", NULL, NULL}},
+    {"/?b", {"/", NULL, NULL}},
+    {"http://h?b", {"/", NULL, NULL}},
+    {"/-/stats?b", {"/-/stats", NULL, NULL}},
+    {"/%0a?b", {"/\n", NULL, NULL}},
+};
+
+/* A room of any size is enough, or is not used. */
+static void check_key(const vc_request *request, vc_query_use use, const char *expected) {
+    for (size_t room = 0; room < 40; room++) {
+        char *key = allocated(room);
+        size_t length = vc_request_key(request, use, key, room);
+        CHECK(length <= room && (length || !expected || room <= strlen(shown)));
+        CHECK(!length || (expected && length == strlen(expected)));
+        CHECK(!length || !memcmp(key, expected, length));
+        free(key);
+    }
+}
+
+static void check_keys(void) {
+    static vc_request request;
+    char head[100], *copy;
+    for (size_t i = 0; i < COUNT(KEYS); i++) {
+        shown = KEYS[i].target;
+        snprintf(head, sizeof head, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", shown);
+        size_t length = strlen(head);
+        CHECK(feed(head, length, length, &copy, &request) == VC_HEAD_COMPLETE);
+        for (int use = VC_QUERY_IGNORE; use <= VC_QUERY_REFUSE; use++)
+            check_key(&request, (vc_query_use)use, KEYS[i].keys[use]);
+        free(copy);
+    }
+}
+
 /* --- Limits ------------------------------------------------------------------------- */
 
 /* Write a head of `length` bytes. */
@@ -696,6 +741,7 @@ int main(void) {
     for (size_t i = 0; i < COUNT(GOOD_HEADS); i++) check_good_head(&GOOD_HEADS[i]);
     check_bytes();
     check_paths();
+    check_keys();
     check_length();
     check_field_count();
     check_room();

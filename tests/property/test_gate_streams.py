@@ -33,6 +33,7 @@ from support.wire import Reply, Talk, exchange
 from support.wsgi_client import called
 from volcache.cache import Cache
 from volcache.http.app import App, RequestLimits
+from volcache.keys import QUERIES, Query
 from volcache.store import Store
 
 pytestmark = [
@@ -330,14 +331,16 @@ class Pair:
     """An instance, and the application that knows its answers; both begin empty."""
 
     def __init__(
-        self, server: ServerProcess, store: Store, machine: Machine | None
+        self, server: ServerProcess, store: Store, machine: Machine | None, query: Query
     ) -> None:
         """With a machine, the first read of a record by a stream is by a thread."""
         self.server = server
         self.tally: Counter[object] = Counter()
         # Not if streams are sent at the same time: then records have other positions.
         self.has_order = True
-        limits = RequestLimits(key_size=KEY_BYTES_MAX, value_size=VALUE_BYTES_MAX)
+        limits = RequestLimits(
+            key_size=KEY_BYTES_MAX, value_size=VALUE_BYTES_MAX, query=query
+        )
         self._app = App(Cache(store), limits)
         self._machine = machine
 
@@ -393,17 +396,19 @@ class Pair:
 
 
 @contextmanager
-def instance(folder: Path, machine: Machine | None = None) -> Iterator[Pair]:
+def instance(
+    folder: Path, machine: Machine | None = None, query: Query = "ignore"
+) -> Iterator[Pair]:
     """Start an instance, and open a store of the same form."""
     store = Store.open(str(folder / "oracle"), fs=UnsyncedFileSystem(), **SETTINGS)
     server = ServerProcess(
         folder / "store",
-        settings=SETTINGS | {"max_value_size": VALUE_BYTES_MAX},
+        settings=SETTINGS | {"max_value_size": VALUE_BYTES_MAX, "query": query},
         environment=machine.environment if machine else {},
     )
     try:
         with server:
-            yield Pair(server, store, machine)
+            yield Pair(server, store, machine, query)
             assert exchange(server.port, "GET", "/after").status == 404
             assert "Traceback" not in server.stderr
     finally:
@@ -453,15 +458,37 @@ def test_any_path_and_any_field_are_answered_alike(tmp_path: Path) -> None:
         assert pair.tally["answers"] > 7 * len(FIELDS) + 3 * len(PATHS)
 
 
+ASKED: Final = "? ?b ?w=1&h=%20 ?b?? ?b/../c ?/. ?a/.b ?%2e%00 ?x.css ?+'\"<>[]{}|^`"
+QUERIED: Final = "/a /a.PNG /x/../a /a/.. /.git / //a /a%3Fb /a%0a /-/healthy http://h"
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_any_query_is_answered_alike(tmp_path: Path, query: Query) -> None:
+    """With every method; of a key with a value, of one without, and of a large value."""
+    long = "/" + "k" * 1020
+    targets = [
+        path + asked for path in [*QUERIED.split(), long] for asked in ASKED.split(" ")
+    ] + [f"{long}?{'q' * more}" for more in (2, 3, 4)]
+    methods = ("PUT", "GET", "HEAD", "DELETE", "GET", "PROPFIND", "OPTIONS", "MKCOL")
+    with instance(tmp_path, query=query) as pair:
+        for target in targets:
+            pair.send(Stream(target, [asked(method, target) for method in methods]))
+            large = make_request(
+                *("PUT", target, ["Host: t", f"Content-Length: {VALUE_BYTES_MAX}"]),
+                bytes(VALUE_BYTES_MAX),
+            )
+            pair.send(Stream(target, [large, asked("GET", target)]))
+
+
 @pytest.mark.disk
-@pytest.mark.parametrize("is_cold", [False, True])
+@pytest.mark.parametrize(("is_cold", "query"), [(False, "ignore"), (True, "key")])
 def test_any_stream_gets_the_answers_of_the_application(
-    tmp_path: Path, record_property: Count, *, is_cold: bool
+    tmp_path: Path, record_property: Count, *, is_cold: bool, query: Query
 ) -> None:
     """In order, whichever thread reads a record, and whatever follows meanwhile."""
     number = SAMPLED * EXTENT or ALL
     machine = Machine(tmp_path / "machine") if is_cold else None
-    with instance(tmp_path, machine) as pair:
+    with instance(tmp_path, machine, query) as pair:
         for one in range(is_cold * number, number + is_cold * number):
             pair.send(Writer(one).stream())
         stats = exchange(pair.server.port, "GET", "/-/stats").body

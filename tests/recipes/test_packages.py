@@ -10,6 +10,7 @@ import json
 import shutil
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,7 +49,11 @@ def packages(folder: Path) -> Iterator[tuple[Registry, Front, RunningCache]]:
     module = next((path for path in MODULES if path.exists()), None)
     if module is None:
         pytest.skip("njs, Debian's libnginx-mod-http-js, is not installed")
-    with Registry(folder / "registry") as registry, a_cache(folder) as cache:
+    more = tomllib.loads(snippet(RECIPE, "toml"))
+    with (
+        Registry(folder / "registry") as registry,
+        a_cache(folder, more=more) as cache,
+    ):
         servers = cache.placed(snippet(RECIPE, "nginx")).replace("64m", "2m")
         servers = servers.replace(str(64 << 20), str(VALUE_BYTES_MAX))
         for host in ("files", "npm", "debian", "index"):
@@ -250,3 +255,21 @@ def test_a_package_is_stored_under_its_own_name(tmp_path: Path) -> None:
         cut = requests.get(f"http://{front.host}/files/y%3Fz", timeout=5)
         assert cut.status_code == 404
         assert requests.get(f"{cache.url}/files/y", timeout=5).status_code == 404
+
+
+def test_a_query_is_asked_of_the_registry_and_is_part_of_the_key(
+    tmp_path: Path,
+) -> None:
+    """Each URL is fetched once, also if it is not stored."""
+    with packages(tmp_path) as (registry, front, cache):
+        registry.write("files/x", b"x")
+        for target in ("/files/x", "/files/x?a=%20", "/files/x?a=+&b"):
+            for source, asked in (("FILLED", [target]), ("DISK", [])):
+                answer = requests.get(f"http://{front.host}{target}", timeout=5)
+                assert (answer.content, answer.headers["X-Cache"]) == (b"x", source)
+                assert registry.paths == asked
+                registry.paths.clear()
+        assert requests.get(f"{cache.url}/files/x?b", timeout=5).status_code == 404
+        registry.write("files/large", b"x" * (VALUE_BYTES_MAX + 1))
+        assert requests.get(f"http://{front.host}/files/large?c", timeout=5).ok
+        assert registry.paths == ["/files/large?c"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from support.recipes import VALUE_BYTES_MAX, WAYS, RunningCache, a_cache, snippe
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
-NAMES = ("cat.png", "dir/ä b%.png")
+NAMES = ("cat.png", "dir/ä b%.png", "cat.png?w=100", "cat.png?w=800")
+RECIPE_QUERY = tomllib.loads(snippet("Thumbnails", "toml"))["query"]
 
 
 class Application:
@@ -46,7 +48,7 @@ class Application:
 @pytest.mark.parametrize("way", WAYS)
 def test_thumbnails_are_made_once(tmp_path: Path, way: str) -> None:
     """And kept for a day."""
-    with a_cache(tmp_path, way) as cache:
+    with a_cache(tmp_path, way, {"query": RECIPE_QUERY}) as cache:
         application = Application(cache, "secret")
         first = [application.get(name) for name in NAMES]
         assert application.made == list(NAMES)
@@ -56,6 +58,8 @@ def test_thumbnails_are_made_once(tmp_path: Path, way: str) -> None:
         url = f"{cache.server.url}/thumbs/cat.png"
         direct = requests.get(url, headers=token, timeout=5)
         assert direct.headers["Content-Type"] == "application/octet-stream"
+        sized = requests.get(f"{url}?w=100", headers=token, timeout=5)
+        assert sized.content == first[2]
         assert direct.headers["Cache-Control"] in {"max-age=86400", "max-age=86399"}
         application.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ def test_every_tile_of_the_folder_is_served(tmp_path: Path, way: str) -> None:
         path = tmp_path / "tiles" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(f"tile {name}".encode())
-    with a_cache(tmp_path, way) as cache:
+    query = tomllib.loads(snippet("Map tiles", "toml"))["query"]
+    with a_cache(tmp_path, way, {"query": query}) as cache:
         shell(cache.placed(snippet("Map tiles", "sh")), tmp_path)
         for name in TILES:
             found = requests.get(f"{cache.url}/tiles/{name}", timeout=5)
@@ -30,3 +32,5 @@ def test_every_tile_of_the_folder_is_served(tmp_path: Path, way: str) -> None:
             lifetime = found.headers["Cache-Control"]
             assert lifetime in {"max-age=604800", "max-age=604799"}
             assert found.headers["ETag"]
+            dark = requests.get(f"{cache.url}/tiles/{name}?style=dark", timeout=5)
+            assert dark.status_code == 404

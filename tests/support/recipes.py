@@ -161,9 +161,11 @@ def nginx_before(folder: Path, port: int, value_bytes_max: int) -> Nginx:
 
 
 @contextmanager
-def a_cache(folder: Path, way: str = "alone") -> Iterator[RunningCache]:
-    """Run an instance; one of `WAYS` is how a client reaches it."""
-    settings: dict[str, object] = dict(_SETTINGS)
+def a_cache(
+    folder: Path, way: str = "alone", more: Mapping[str, object] | None = None
+) -> Iterator[RunningCache]:
+    """Run an instance with `more` settings; one of `WAYS` is how a client reaches it."""
+    settings: dict[str, object] = {**_SETTINGS, **(more or {})}
     if way == "with a token":
         settings |= {"read_token": "secret", "write_token": "secret"}
     with ExitStack() as stack:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from volcache.http.admin import Admin
 from volcache.http.app import App, RequestLimits
 from volcache.http.responses import format_date
+from volcache.keys import Query
 from volcache.monitoring.snapshot import Monitor
 
 KEY_SIZE_MAX: Final = 20
@@ -54,6 +55,7 @@ class Client:
         admin_hosts: Sequence[str] = (),
         status: Monitor | None = None,
         metrics_volumes: bool = False,
+        query: Query = "ignore",
     ) -> None:
         """
         Create an application for a cache.
@@ -64,7 +66,9 @@ class Client:
         self._clock = clock or (lambda: cache.machine_ms)
         self.app = App(
             cache,
-            RequestLimits(key_size=KEY_SIZE_MAX, value_size=VALUE_SIZE_MAX),
+            RequestLimits(
+                key_size=KEY_SIZE_MAX, value_size=VALUE_SIZE_MAX, query=query
+            ),
             admin=Admin(
                 cache,
                 token=admin_token,

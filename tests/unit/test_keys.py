@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from volcache.errors import BadKeyError, ClientError, KeyTooLongError
-from volcache.keys import parse_key
+from volcache.keys import parse_key, with_query
 
 # The response of nginx 1.22 to `return 200 $uri` with merge_slashes off; a path is a key
 # without its first slash.
@@ -66,6 +66,31 @@ def test_control_bytes_are_refused() -> None:
             assert parse_key(path, 1024) == key
 
 
+def test_query_is_part_of_a_key_as_in_nginx() -> None:
+    """As nginx 1.22 returns `$uri$is_args$args`: only the path is resolved."""
+    for path, query, key in (
+        ("/a", "", "a"),
+        ("/a", "b", "a?b"),
+        ("/a/b", "?c=%20&d", "a/b??c=%20&d"),
+        ("/a/../b", "c", "b?c"),
+        ("/a/..", "c", "?c"),
+        ("/a?b", "c", "a?b?c"),
+        ("/..a/.", "c/.d/..e", "..a/?c/.d/..e"),
+    ):
+        assert parse_key(with_query(path, query, "key"), 1024) == key.encode()
+        assert with_query(path, query, "ignore") == path
+    for path, query, reason in (
+        ("/a", "b/../c", "%2E"),
+        ("/a", "/.", "%2E"),
+        ("/..", "c", "above the root"),
+        ("/b/../-/", "c", "reserved"),
+        ("*", "c", "begin with a slash"),
+        ("/a", "\x1f", "0x1F"),
+    ):
+        with pytest.raises(BadKeyError, match=reason):
+            parse_key(with_query(path, query, "key"), 1024)
+
+
 def test_limit_applies_to_the_resolved_key() -> None:
     """Not to the path."""
     assert parse_key("/x/../" + "a" * 10, 10) == b"a" * 10
@@ -78,11 +103,13 @@ PATHS = st.one_of(st.text(), st.lists(PIECES).map(lambda pieces: "/" + "".join(p
 
 
 @pytest.mark.property
-@given(PATHS, st.integers(1, 20))
-def test_key_is_canonical_or_a_client_error(path: str, size_max: int) -> None:
-    """For any path: a ClientError, or a key that parses to itself."""
+@given(PATHS, st.one_of(st.text(), st.lists(PIECES).map("".join)), st.integers(1, 20))
+def test_key_is_canonical_or_a_client_error(
+    path: str, query: str, size_max: int
+) -> None:
+    """For any path and query: a ClientError, or a key that parses to itself."""
     try:
-        key = parse_key(path, size_max)
+        key = parse_key(with_query(path, query, "key"), size_max)
     except ClientError:
         return
     assert 0 < len(key) <= size_max

@@ -73,7 +73,7 @@ def test_every_setting_is_complete() -> None:
     fields = {field.name: field.type for field in dataclasses.fields(Config)}
     for setting in SETTINGS:
         kind = type(setting.default).__name__.replace("tuple", "tuple[str, ...]")
-        assert fields.pop(setting.name) in {kind, "Eviction", "SyncMode"}
+        assert fields.pop(setting.name) in {kind, "Eviction", "Query", "SyncMode"}
         assert setting.text.endswith(".")
         assert "\n" not in setting.text
         assert setting.cost.endswith(".")

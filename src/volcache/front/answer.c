@@ -88,12 +88,12 @@ bool vc_types_add(vc_types *types, const char *suffix, const char *type) {
     return true;
 }
 
-const char *vc_types_guess(const vc_types *types, const uint8_t *key, size_t length) {
-    static const char *const DEFAULT = "application/octet-stream";
+/* NULL: there is none. */
+static const char *find_type(const vc_types *types, const uint8_t *key, size_t length) {
     const uint8_t *dot = memrchr(key, '.', length);
-    if (!dot || !types) return DEFAULT;
+    if (!dot || !types) return NULL;
     size_t size = (size_t)(key + length - dot);
-    if (size >= SUFFIX_BYTES) return DEFAULT;
+    if (size >= SUFFIX_BYTES) return NULL;
     char suffix[SUFFIX_BYTES] = {0};
     for (size_t i = 0; i < size; i++)
         suffix[i] = (char)(dot[i] >= 'A' && dot[i] <= 'Z' ? dot[i] | 0x20 : dot[i]);
@@ -105,7 +105,14 @@ const char *vc_types_guess(const vc_types *types, const uint8_t *key, size_t len
         if (order < 0) high = middle;
         else low = middle + 1;
     }
-    return DEFAULT;
+    return NULL;
+}
+
+const char *vc_types_guess(const vc_types *types, const uint8_t *key, size_t length) {
+    const uint8_t *mark = memchr(key, '?', length);
+    const char *found = mark ? find_type(types, key, (size_t)(mark - key)) : NULL;
+    if (!found) found = find_type(types, key, length);
+    return found ? found : "application/octet-stream";
 }
 
 /* --- Headers -------------------------------------------------------------------------- */

@@ -32,7 +32,8 @@ void vc_types_free(vc_types *types);
 /* Add a suffix, with its dot and in lower case. In ascending order. Both are copied; returns
  * false if they are longer than 15 and 63 bytes or if there is no room. */
 bool vc_types_add(vc_types *types, const char *suffix, const char *type);
-/* Return the type for the suffix of a key, in any case. */
+/* Return the type for the suffix of a key, in any case: before its first question mark, where a
+ * query may begin, or at its end. */
 const char *vc_types_guess(const vc_types *types, const uint8_t *key, size_t length);
 
 /* Write an HTTP date; `second` is 0 to VC_SECOND_MAX. */

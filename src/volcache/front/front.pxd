@@ -19,6 +19,7 @@ cdef extern from "answer.h" nogil:
 
 cdef extern from "request.h" nogil:
     enum: VC_PUT
+    ctypedef enum vc_query_use: pass
 
 
 cdef extern from "ring.h" nogil:
@@ -157,6 +158,7 @@ cdef extern from "gate.h" nogil:
         vc_parts ring, writable
         vc_tokens may_read, may_write
         size_t key_size
+        vc_query_use query
         uint64_t value_size, body_memory
         vc_readers *readers
         unsigned connections

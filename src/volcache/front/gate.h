@@ -95,6 +95,7 @@ typedef struct {
     vc_parts ring, writable;    /* GETs, PUTs of other keys are passed to bjoern */
     vc_tokens may_read, may_write; /* requests without one of these, too */
     size_t key_size;            /* of the longest key, in bytes */
+    vc_query_use query;
     uint64_t value_size;        /* of the longest body, in bytes */
     uint64_t body_memory;       /* for bodies and large answers; at least `value_size` */
     vc_readers *readers;

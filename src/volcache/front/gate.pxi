@@ -6,6 +6,8 @@ from http import HTTPStatus
 
 from libc.stdint cimport uintptr_t
 
+from volcache.keys import QUERIES
+
 # In the order of `vc_answer`.
 ANSWERS = (
     ("GET", "200 OK", "DISK"),
@@ -141,6 +143,7 @@ cdef class Gate:
         config.types = self.types.table
         config.logs_all = log_answer is not None
         config.key_size = app.limits.key_size
+        config.query = <vc_query_use><int>QUERIES.index(app.limits.query)
         config.value_size = app.limits.value_size
         config.body_memory = body_memory
         self.readers = readers

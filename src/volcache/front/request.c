@@ -425,6 +425,19 @@ bool vc_path_is_ordinary(const char *path, size_t length) {
     return true;
 }
 
+size_t vc_request_key(const vc_request *request, vc_query_use use, char *to, size_t room) {
+    vc_text query = request->query;
+    if (use == VC_QUERY_IGNORE) query.length = 0;
+    if (request->path.length + query.length + 1 > room) return 0;
+    size_t length = vc_path_decode(request->path, to);
+    if (!query.length) return length;
+    /* Dot segments are resolved without the query. */
+    if (use == VC_QUERY_REFUSE || !vc_path_is_ordinary(to, length)) return 0;
+    to[length++] = '?';
+    memcpy(to + length, query.at, query.length);
+    return length + query.length;
+}
+
 /* --- Writing -------------------------------------------------------------------------- */
 
 typedef struct {

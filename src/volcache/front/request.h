@@ -84,8 +84,17 @@ vc_head vc_request_parse(const char *data, size_t length, size_t *scanned,
 /* Decode a valid path; returns the bytes written, at most path.length. */
 size_t vc_path_decode(vc_text path, char *to);
 
+
 /* Whether a path is canonical, by a test that some canonical paths fail. */
 bool vc_path_is_ordinary(const char *path, size_t length);
+
+/* The setting `query`, in the order of its choices. */
+typedef enum { VC_QUERY_IGNORE, VC_QUERY_KEY, VC_QUERY_REFUSE } vc_query_use;
+
+/* Write a slash and the key of a request: its decoded path; with VC_QUERY_KEY also a question mark
+ * and the query as it is. An empty query is none. Returns the bytes written; 0: `room` is too
+ * small, or Python has to decide: the query is refused, or follows a path that is not ordinary. */
+size_t vc_request_key(const vc_request *request, vc_query_use use, char *to, size_t room);
 
 /* Write the head again, in the one form that bjoern's parser cannot misread: no fields of this
  * connection only, each name once, one framing. `to` has VC_PASSED_BYTES. Returns the length;

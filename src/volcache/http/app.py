@@ -43,7 +43,7 @@ from volcache.http.responses import (
 )
 from volcache.http.slow_log import SlowLog
 from volcache.http.upload import read_expiry, read_stored_headers, read_value
-from volcache.keys import RESERVED_PREFIX, parse_key
+from volcache.keys import RESERVED_PREFIX, parse_key, with_query
 from volcache.monitoring.requests import READS, SAMPLE_MASK, RequestStats
 from volcache.tokens import LOG_SECONDS
 
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from volcache.cache import Cache
     from volcache.http.responses import Response
+    from volcache.keys import Query
     from volcache.ring import OwnKeys
 
     # Takes the request and its path.
@@ -74,6 +75,7 @@ class RequestLimits:
 
     key_size: int  # bytes
     value_size: int  # bytes
+    query: Query = "ignore"
     default_ttl: int = 0  # seconds; 0 = values do not expire
     max_ttl: int = 0  # seconds; 0 = no limit
 
@@ -145,6 +147,8 @@ class App:
                     method, path, environ
                 )
             else:
+                query = environ.get("QUERY_STRING", "")
+                path = with_query(path, query, self.limits.query)
                 handler = self._handlers.get(method) or self._refuse_method
                 if self.ring is not None and _is_misdirected(self.ring, method, path):
                     handler = self._refuse_key

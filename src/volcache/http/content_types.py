@@ -74,7 +74,16 @@ TYPES: Final[dict[bytes, str]] = {
 
 
 def content_type_of(key: bytes, stored: bytes) -> str:
-    """Return the content type stored with a value, or that of the suffix of its key."""
-    return stored.decode("latin-1") or TYPES.get(
-        key[key.rfind(b".") :].lower(), DEFAULT_TYPE
-    )
+    """
+    Return the content type stored with a value, or that of the suffix of its key.
+
+    The suffix is before the first question mark, where a query may begin, or at the end.
+    """
+    if stored:
+        return stored.decode("latin-1")
+    path = key.partition(b"?")[0]
+    return _type_of(path) or _type_of(key) or DEFAULT_TYPE
+
+
+def _type_of(name: bytes) -> str | None:
+    return TYPES.get(name[name.rfind(b".") :].lower())

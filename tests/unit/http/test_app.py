@@ -36,6 +36,42 @@ def test_get_returns_the_stored_bytes(client: Client) -> None:
     assert list(client.cache.records) == [b"a b/\xc3\xa9.json", b"empty"]
 
 
+def test_query_that_is_part_of_the_key_names_another_value() -> None:
+    """For every method; an empty one is none, and an encoded path is the same key."""
+    client = Client(FakeCache(), query="key")
+    for number, query in enumerate(("", "w=1", "w=%31", "?")):
+        client.put("/a", b"%d" % number, QUERY_STRING=query)
+    keys = [b"a", b"a?w=1", b"a?w=%31", b"a??"]
+    assert list(client.cache.records) == keys
+    for number, key in enumerate(keys):
+        query = key.partition(b"?")[2].decode()
+        for path, text in (("/a", query), (f"/{key.decode()}", "")):
+            for method, status in (("HEAD", 200), ("PROPFIND", 207)):
+                answer = client.ask(method, path, QUERY_STRING=text)
+                assert answer.status.startswith(str(status))
+            got = client.ask("GET", path, QUERY_STRING=text)
+            assert got.body == b"%d" % number
+    assert client.ask("DELETE", "/a", QUERY_STRING="w=1").status == "200 OK"
+    assert client.ask("GET", "/a", QUERY_STRING="w=1").status == "404 Not Found"
+    assert client.ask("GET", "/a", QUERY_STRING="").body == b"0"
+    # Together they are longer than a key may be.
+    for method in ("GET", "PUT", "DELETE"):
+        assert_error(client.ask(method, "/12345678901", QUERY_STRING="234567890"), 400)
+    assert client.ask("GET", "/-/healthy", QUERY_STRING="a=b").status == "200 OK"
+
+
+def test_query_that_is_refused_is_400() -> None:
+    """With every method; not for the operator, and not if it is empty."""
+    client = Client(FakeCache(), query="refuse")
+    client.put("/a", b"value")
+    for method in ("GET", "PUT", "DELETE", "PROPFIND", "MKCOL"):
+        answer = client.ask(method, "/a", QUERY_STRING="w=1")
+        assert_error(answer, 400, "query", "allowed is a path without a query", "%3F")
+    assert client.ask("HEAD", "/a", QUERY_STRING="w=1").status == "400 Bad Request"
+    assert client.ask("GET", "/a", QUERY_STRING="").body == b"value"
+    assert client.ask("GET", "/-/healthy", QUERY_STRING="a=b").status == "200 OK"
+
+
 def test_unknown_key_is_a_miss(client: Client) -> None:
     """404 with X-Cache: MISS; for HEAD only the length of the text."""
     for method in ("GET", "DELETE"):

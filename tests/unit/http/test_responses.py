@@ -97,11 +97,14 @@ def test_time_after_the_year_9999_is_a_date() -> None:
 
 
 def test_type_is_guessed_from_the_last_suffix() -> None:
-    """In any case; an unknown suffix is application/octet-stream."""
+    """In any case, before a query if it has one; an unknown one is octet-stream."""
     for key, kind in (
         (b"a.PNG", "image/png"),
         (b"a.tar.gz", "application/gzip"),
         (b"\xff.html", "text/html"),
+        (b"a.png?w=1.5", "image/png"),
+        (b"a.png?v=b.css", "image/png"),
+        (b"a?.png", "image/png"),
         *((key, "application/octet-stream") for key in (b"a.d/b", b"a", b".")),
     ):
         assert content_type_of(key, b"") == kind
