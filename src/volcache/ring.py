@@ -12,28 +12,32 @@ not above the CRC-32 of its path. The native core uses the same arrays.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from volcache.errors import ConfigError
 from volcache_client.discovery import parse_list, read_file
 from volcache_client.errors import CacheError
-from volcache_client.ring import points
+from volcache_client.ring import HashRing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _SLASH: Final = crc32(b"/")
 _HASHES: Final = 1 << 32
 
 
-class OwnKeys(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OwnKeys:
     """The keys that this instance serves, and those that it stores."""
 
     reads: array[int]
     writes: array[int]
+    servers: tuple[tuple[str, int], ...]  # the list, with weights
+    _ring: HashRing = field(compare=False, repr=False)
 
     def may_read(self, key: bytes) -> bool:
         """Return whether a key may be served."""
@@ -42,6 +46,10 @@ class OwnKeys(NamedTuple):
     def may_write(self, key: bytes) -> bool:
         """Return whether a key may be stored or deleted."""
         return _have(self.writes, crc32(key, _SLASH))
+
+    def owner(self, key: bytes) -> str:
+        """Return the instance that stores a key, as the list names it."""
+        return self._ring.node(key)
 
 
 def load_ring(files: Sequence[str], own: str) -> OwnKeys | None:
@@ -57,67 +65,38 @@ def load_ring(files: Sequence[str], own: str) -> OwnKeys | None:
         ConfigError: A file cannot be read, is not such a list, or the first one does not
             have this instance.
     """
-    found: list[array[int]] = []
+    rings: list[HashRing] = []
+    first: tuple[tuple[str, int], ...] = ()
     for file in files:
         try:
             listed = parse_list(read_file(Path(file)))
         except CacheError as error:
             raise ConfigError(f"ring: {error}") from error
-        servers = [(address.name, weight) for address, weight in listed]
+        servers = tuple((address.name, weight) for address, weight in listed)
         names = [name for name, _ in servers]
-        if own not in names and not found:
+        if own not in names and not rings:
             raise ConfigError(
                 f"ring: {file} does not have this instance, ring_self = {own!r}; it has"
                 f" {len(names)}, such as {names[0]!r}"
             )
-        found.append(_bounds(servers, own))
-    return OwnKeys(_union(found), found[0]) if found else None
+        first = first or servers
+        rings.append(HashRing(servers))
+    if not rings:
+        return None
+    found = [_bounds(ring.parts(own)) for ring in rings]
+    return OwnKeys(_union(found), found[0], first, rings[0])
 
 
 def _have(bounds: array[int], number: int) -> bool:
     return bool(bisect_right(bounds, number) & 1)
 
 
-def _bounds(servers: Sequence[tuple[str, int]], own: str) -> array[int]:
-    """Return the bounds of the keys of one server."""
-    mine = sorted({p for name, n in servers if name == own for p in points(name, n)})
-    below = _others_below(mine, servers, own)
-    # Our keys are above the last point before, up to one of ours. The first point has the
-    # keys that are above all points, too.
-    parts = [
-        (max(other, previous) + 1, point + 1)
-        for other, previous, point in zip(below, [-1, *mine], mine, strict=False)
-    ]
-    if mine and below[0] < 0:
-        parts.append((max(below[-1], mine[-1]) + 1, _HASHES))
+def _bounds(parts: Iterable[tuple[int, int]]) -> array[int]:
+    """Return the bounds of some parts."""
     bounds: set[int] = set()
     for start, end in parts:
         bounds ^= {start} ^ {end}  # What ends where another one begins is no bound.
     return array("I", sorted(bounds - {_HASHES}))
-
-
-def _others_below(
-    mine: Sequence[int], servers: Sequence[tuple[str, int]], own: str
-) -> list[int]:
-    """
-    Return the highest point of another server below each of ours, or -1.
-
-    The last number is that above all of ours. If a point is also that of a server that is
-    listed before us, which then counts, it is its own highest one. Only our points are in
-    memory: a list of 1,200 servers has two million.
-    """
-    below = [-1] * (len(mine) + 1)
-    is_before = True
-    for name, weight in servers:
-        if name == own:
-            is_before = False
-            continue
-        for point in points(name, weight):
-            at = bisect_left(mine, point)
-            is_equal = at < len(mine) and mine[at] == point
-            if point > below[at] and (is_before or not is_equal):
-                below[at] = point
-    return below
 
 
 def _union(sets: Sequence[array[int]]) -> array[int]:

@@ -64,7 +64,12 @@ from volcache.server.gate import (
     open_gate,
     raise_descriptor_limit,
 )
-from volcache.server.notify import Heartbeat, Notifier, completed_requests
+from volcache.server.notify import (
+    BEAT_SECONDS,
+    Heartbeat,
+    Notifier,
+    completed_requests,
+)
 from volcache.settings import visible_settings
 from volcache.store import PeriodicSync, Store
 from volcache.tokens import Refusals
@@ -110,7 +115,7 @@ def run(config: Config, read_again: Callable[[], Config]) -> None:
         memcache = _open_memcache(config, core, closing)
         parts = _open_http(config, core, memcache, reloader.reload, closing)
         reloader.start(parts.change)
-        _start_heartbeat(config, parts)
+        _start_pulse(config, parts)
         # All objects that exist now live as long as the process: the garbage collector
         # need not visit millions of keys.
         gc.collect()
@@ -396,19 +401,31 @@ def _open_gate(config: Config, core: _Core, app: App, log: AccessLog | None) -> 
     )
 
 
-def _start_heartbeat(config: Config, parts: _Parts) -> None:
-    """Let the loop tell the service manager, if there is one, how it is."""
-    outside, syncer = parts.core.outside, parts.core.syncer
-    notifier = outside.notifier
-    if not notifier.is_on:
-        return
-    line, gate = StatusLine(parts.core.status), parts.gate
-    answered = completed_requests(config.mount_point)
+def _start_pulse(config: Config, parts: _Parts) -> None:
+    """Let the loop keep recent numbers, and tell the service manager how it is."""
+    beat, gate, status = _heartbeat(config, parts), parts.gate, parts.core.status
 
-    def status() -> str:
+    def pulse() -> None:
         if gate is not None:
             gate.flush()
-        return line.text()
+        status.beat()
+        if beat is not None:
+            beat.beat()
+
+    loop = gate or parts.memcache
+    if loop is not None:
+        loop.set_pulse(beat.interval if beat else BEAT_SECONDS, pulse)
+
+
+def _heartbeat(config: Config, parts: _Parts) -> Heartbeat | None:
+    """Return what tells the service manager how the instance is; None without one."""
+    notifier, syncer = parts.core.outside.notifier, parts.core.syncer
+    if not notifier.is_on:
+        return None
+    line, answered = (
+        StatusLine(parts.core.status),
+        completed_requests(config.mount_point),
+    )
 
     def stalled() -> float:
         syncing = syncer.stalled_seconds() if syncer else 0.0
@@ -418,10 +435,7 @@ def _start_heartbeat(config: Config, parts: _Parts) -> None:
         # A disk that answers does not excuse a loop that fails.
         return None if parts.memcache and parts.memcache.is_failing else answered()
 
-    loop = gate or parts.memcache
-    if loop is not None:
-        beat = Heartbeat(notifier, stalled=stalled, completed=completed, status=status)
-        loop.set_pulse(beat.interval, beat.beat)
+    return Heartbeat(notifier, stalled=stalled, completed=completed, status=line.text)
 
 
 def _reload(parts: _Parts, reloader: Reloader) -> None:

@@ -31,11 +31,14 @@ POINTS_PER_WEIGHT: Final = 160
 # 160,000 points, a quarter of a second; nginx has no limit.
 WEIGHT_MAX: Final = 1_000
 _UNIX: Final = b"unix:"
+_BYTE: Final = 8  # bits
+_WORD: Final = 32
+_WORD_MAX: Final = (1 << _WORD) - 1
 
 
 class HashRing:
     """
-    Nodes and their points; it does not change.
+    Nodes and their points, eight bytes for each point; it does not change.
 
     Attributes:
         nodes: The names, in the order given.
@@ -55,12 +58,18 @@ class HashRing:
         """
         weights = dict(map(name_and_weight, nodes))
         self.nodes: Final = tuple(weights)
-        owners: dict[int, str] = {}
-        for name, weight in weights.items():
+        # A point with its node, by the first byte of the point: sorting all at once would
+        # take five times the memory.
+        parts = [array("Q") for _ in range(1 << _BYTE)]
+        for owner, (name, weight) in enumerate(weights.items()):
             for point in points(name, weight):
-                owners.setdefault(point, name)
-        self._points: Final = array("I", sorted(owners))
-        self._owners: Final = [owners[point] for point in self._points]
+                parts[point >> _WORD - _BYTE].append(point << _WORD | owner)
+        self._points: Final = array("I")
+        self._owners: Final = array("I")  # their indexes in `nodes`
+        for part in parts:
+            both = sorted(part)  # Of equal points, the first node is first.
+            self._points.extend([one >> _WORD for one in both])
+            self._owners.extend([one & _WORD_MAX for one in both])
 
     def node(self, key: str | bytes) -> str:
         """
@@ -73,7 +82,23 @@ class HashRing:
             InvalidKeyError: It is neither text nor bytes.
         """
         at = bisect_left(self._points, crc32(b"/" + as_bytes(key)))
-        return self._owners[at % len(self._owners)]
+        return self.nodes[self._owners[at % len(self._owners)]]
+
+    def parts(self, node: str) -> list[tuple[int, int]]:
+        """
+        Return which hashes a node has, each part as its first one and that behind its last.
+
+        The parts are in ascending order and do not overlap; they may touch. There are none
+        if the ring does not have the node.
+        """
+        if node not in self.nodes:
+            return []
+        own, all_ = self.nodes.index(node), self._points
+        places = [at for at, owner in enumerate(self._owners) if owner == own]
+        found = [(all_[at - 1] + 1 if at else 0, all_[at] + 1) for at in places]
+        if places[0] == 0:  # The first point has what is above all points, too.
+            found.append((all_[-1] + 1, 1 << _WORD))
+        return [(start, end) for start, end in found if start < end]
 
 
 def name_and_weight(entry: Any) -> tuple[str, int]:  # noqa: ANN401 - It is checked.

@@ -24,6 +24,7 @@ from support.process import ADMIN_TOKEN, SHARED, ServerProcess
 from support.ringed import list_of, misdirected, ringed
 from support.waiting import wait_until
 from volcache.fleet.collector import FleetCollector
+from volcache.fleet.report import notes
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -67,12 +68,18 @@ def assert_lost(cluster: Cluster, lost: list[str]) -> None:
         assert cluster.ask("GET", path).content == b"old"
 
 
-def assert_told(cluster: Cluster, others: list[ServerProcess]) -> None:
-    """Check that instances count what they refuse, and that `cluster status` shows it."""
+def assert_told(cluster: Cluster, name: str, others: list[ServerProcess]) -> None:
+    """Check that instances count what they refuse, and that none of them is ill."""
     refused = [misdirected(other) for other in others]
     assert all(sum(one[kind] for one in refused) for kind in ("read", "write"))
+    for other in others:
+        by = other.stats()["requests"]["by"]
+        assert not [row for row in by if row["status"] >= 500]
     rows = FleetCollector(list(cluster.instances), timeout=1).poll()
-    assert any("misdirected" in row.health.problem for row in rows)
+    ill = [row.target.name for row in rows if row.health.severity]
+    assert ill == [name]
+    told = f"keys of {name} are refused by others (expected while it is down)"
+    assert notes(rows) == [told]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +111,7 @@ def test_keys_of_an_instance_that_does_not_answer_are_misses_and_not_written(
             assert_lost(cluster, lost)
             assert [other.stats()["store"]["keys"] for other in others] == held
             if has_ring:
-                assert_told(cluster, others)
+                assert_told(cluster, name, others)
         finally:
             server.send_signal(signal.SIGCONT)
             if sent == signal.SIGKILL:

@@ -4,56 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from support.fetched import fetched_program
-from support.instances import operator_of, watch_tiered
-from support.stores import fill_volume, open_store
-
 pytestmark = pytest.mark.integration
 
 ROOT: Final = Path(__file__).parents[2]
 ALERTS: Final = ROOT / "conf" / "prometheus" / "alerts.yml"
 DASHBOARD: Final = ROOT / "conf" / "grafana" / "volcache.json"
-
-
-@pytest.fixture(scope="module")
-def promtool() -> Callable[..., str]:
-    """Return a call of promtool that must succeed and returns its output."""
-    found = fetched_program("promtool")
-
-    def call(*arguments: str | Path, text: str = "") -> str:
-        done = subprocess.run(
-            [found, *arguments],
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        said = done.stdout + done.stderr
-        assert done.returncode == 0, said
-        return said
-
-    return call
-
-
-@pytest.fixture
-def metrics(tmp_path: Path) -> str:
-    """Return the metrics of an instance with all its parts."""
-    store = open_store(tmp_path)
-    store.stats.scrub.rate = 1
-    fill_volume(store)
-    status = watch_tiered(store)
-    status.requests.answers["GET", "200 OK", "DISK"].observe(0, 1000)
-    text = operator_of(status).ask("GET", "/-/metrics").body.decode()
-    store.close()
-    return text
 
 
 def test_promtool_accepts_the_metrics(

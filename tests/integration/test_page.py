@@ -152,16 +152,19 @@ def test_errors_just_before_the_page_was_opened_are_problems(server: Page) -> No
     assert tab.text("verdict").startswith("Problems: ")
 
 
-def test_requests_for_keys_of_other_instances_are_problems(server: Page) -> None:
-    """For some minutes; then they are notes."""
-    server.stats["started"] -= 7200
+def test_refused_keys_of_other_instances_are_one_note(server: Page) -> None:
+    """They are no errors, and in no other card."""
     requests = server.stats["requests"]
     requests["misdirected"] = {"read": 3, "write": 4}
-    words = "requests for keys of other instances: 7 since start, the last at "
-    for seconds_ago, kind in ((20, "Problems"), (3600, "Notes")):
-        requests["last_misdirected"] = server.stats["now"] - seconds_ago
-        text = server.look().text("verdict")
-        assert text.startswith(f"{kind}: {words}")
+    requests["others"] = [{"owner": "10.0.0.3:1234", "last": server.stats["now"]}]
+    tab = server.look()
+    assert tab.text("verdict") == (
+        "Notes: keys of 10.0.0.3:1234 are refused here (expected while it is down)."
+    )
+    assert tab.text("errors").startswith("None since start")
+    requests["others"].append({"owner": "b:1", "last": server.stats["now"] - 9})
+    words = "10.0.0.3:1234, b:1 are refused here (expected while they are down)."
+    tab.wait_for("verdict", f"Notes: keys of {words}")
 
 
 def test_errors_without_a_time_are_problems_if_all_are_recent(server: Page) -> None:

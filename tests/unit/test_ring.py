@@ -67,6 +67,7 @@ def test_each_key_is_that_of_its_node(
     rings = {name: load(name, nodes) for name, _ in nodes}
     for key in keys_of(*rings.values()):
         owners = [name for name, ring in rings.items() if ring.may_write(key)]
+        assert {ring.owner(key) for ring in rings.values()} == {*owners}
         assert owners == [whole.node(key)]
         assert owners == [name for name, ring in rings.items() if ring.may_read(key)]
 
@@ -83,7 +84,7 @@ def test_of_equal_points_the_first_counts(load: Callable[..., OwnKeys]) -> None:
                 for (name, _), ring in zip(nodes, rings, strict=True)
                 if bisect_right(ring.writes, at) % 2
             ]
-            assert owners == [whole._owners[place]]
+            assert owners == [whole.nodes[whole._owners[place]]]
         assert bisect_right(rings[0].writes, COMMON_POINT) % 2
 
 

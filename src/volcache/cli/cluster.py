@@ -80,11 +80,12 @@ def _screen(rows: Sequence[Watched]) -> list[str]:
     """Return a report that fits the terminal."""
     room = shutil.get_terminal_size()
     lines = table(rows, columns=room.columns, is_coloured=_is_coloured())
-    # Below: two lines of totals, an empty one, what is left out, the cursor.
-    left = len(lines) - max(2, room.lines - 5)
+    above = totals(rows)
+    # Below: an empty line, what is left out, the cursor.
+    left = len(lines) - max(2, room.lines - len(above) - 3)
     if left > 0:
         lines = [*lines[:-left], f"and {counted(left, 'more instance')}"]
-    return [*(line[: room.columns] for line in totals(rows)), "", *lines]
+    return [*(line[: room.columns] for line in above), "", *lines]
 
 
 def _is_coloured() -> bool:

@@ -10,12 +10,13 @@ import json
 import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from volcache.fleet.health import at, number
 from volcache.text import one_line, size, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from volcache.fleet.collector import Watched
     from volcache.fleet.remote import Stats
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     _Seen = Sequence[tuple[Watched, Stats | None]]
 
 CLOCK_SECONDS: Final = 3.0  # A clock may differ by this much.
+# nginx asks an instance that returns at most 6 seconds after it answers.
+RETURN_SECONDS: Final = 10.0
 WEIGHT_SHARE: Final = 0.1  # A capacity per unit of weight may differ by this much.
 _NAMES_MAX: Final = 5  # Instances that a finding names.
 _SHOWN_MAX: Final = 60  # Characters of a value.
@@ -39,7 +42,7 @@ _BY_DISK: Final = frozenset({"volume_size", "volume_num"})
 class Finding(NamedTuple):
     """Something that is not as it should be."""
 
-    check: str  # "answer", "twice", "version", "settings", "weight", "clock"
+    check: str  # "answer", "twice", "version", "settings", "ring", "weight", "clock"
     text: str
     instances: list[str]  # Names of those it is about.
 
@@ -52,9 +55,33 @@ def check(instances: Sequence[Watched]) -> list[Finding]:
         *_twice(seen),
         *_versions(instances),
         *_settings(seen),
+        *_rings(instances),
         *_weights(instances),
         *_clocks(instances),
     ]
+
+
+def refused_keys(
+    instances: Iterable[Watched],
+) -> tuple[list[str], dict[str, list[str]]]:
+    """
+    Return whose keys other instances refuse.
+
+    Returns:
+        Those that do not answer, of which it is expected; and those that do, each with the
+        instances that refuse its keys now.
+    """
+    known = {urlsplit(one.target.url).netloc: one for one in instances}
+    down: dict[str, None] = {}
+    up: defaultdict[str, list[str]] = defaultdict(list)
+    for one in known.values():
+        for owner, seconds in one.about.refused.items():
+            other = known.get(owner)
+            if other is None or other.figures is None or other.target.is_down:
+                down[owner] = None
+            elif (other.about.uptime_seconds or 0.0) > seconds + RETURN_SECONDS:
+                up[owner].append(one.target.name)
+    return list(down), up
 
 
 def _answers(instances: Sequence[Watched]) -> Iterator[Finding]:
@@ -77,7 +104,7 @@ def _twice(seen: _Seen) -> Iterator[Finding]:
             processes[pid, started, one.about.mount_point].append(one.target.name)
     for names in processes.values():
         if names[1:]:
-            text = f"{_listed(names)} are the same instance, which is in the list twice"
+            text = f"{listed(names)} are the same instance, which is in the list twice"
             yield Finding("twice", text, names)
 
 
@@ -110,7 +137,7 @@ def _differing(
     if len(groups) < 2:  # noqa: PLR2004 - One is what there should be.
         return
     (usual, most), *others = sorted(groups.items(), key=lambda group: -len(group[1]))
-    parts = [f"{_value(value)} on {_listed(names)}" for value, names in others]
+    parts = [f"{_value(value)} on {listed(names)}" for value, names in others]
     told = sum(value is not None for value in values.values())
     counts = f"{_value(usual)} on {len(most)} of {told}"
     text = f"{what} differs: {counts}, but {', '.join(parts)}"
@@ -119,6 +146,16 @@ def _differing(
 
 def _value(encoded: str) -> str:
     return one_line(encoded, _SHOWN_MAX)
+
+
+def _rings(instances: Sequence[Watched]) -> Iterator[Finding]:
+    """Find instances that answer, and whose keys others get."""
+    for owner, names in refused_keys(instances)[1].items():
+        text = (
+            f"keys of {owner} are refused by {listed(names)}, although it answers: nginx"
+            " does not reach it, or lists of instances differ"
+        )
+        yield Finding("ring", text, [owner])
 
 
 def _weights(instances: Sequence[Watched]) -> Iterator[Finding]:
@@ -154,7 +191,7 @@ def _clocks(instances: Sequence[Watched]) -> Iterator[Finding]:
             yield Finding("clock", text, [one.target.name])
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
     shown = ", ".join(names[:_NAMES_MAX])
     more = len(names) - _NAMES_MAX

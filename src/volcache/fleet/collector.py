@@ -14,10 +14,11 @@ import threading
 import time
 from collections import deque
 from operator import add
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import ConfigError, InstanceError
-from volcache.fleet.health import HEALTHY, Health, at, health_of, number
+from volcache.fleet.health import HEALTHY, Health, at, health_of, number, refused
 from volcache.fleet.remote import (
     AT_ONCE_MAX,
     TIMEOUT_SECONDS,
@@ -30,7 +31,7 @@ from volcache.histogram import BUCKETS, Histogram
 from volcache.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from volcache.fleet.targets import Target
 
@@ -44,8 +45,6 @@ _STEP_SECONDS: Final = 0.005  # Between the first polls of two instances.
 # How long an instance is asked for all of its numbers, and how many are.
 _WANTED_SECONDS: Final = 10.0
 _WANTED_MAX: Final = 16
-_ERRORS_SECONDS: Final = 300.0  # Errors since then are recent ones.
-_ERRORS_STEP_SECONDS: Final = 60.0
 _TEXT_MAX: Final = 200
 _NUMBER_MAX: Final = float(1 << 63)
 _NEVER: Final = float("inf")
@@ -63,7 +62,7 @@ class Figures(NamedTuple):
     request_rate: float = 0.0
     hit_rate: float = 0.0
     miss_rate: float = 0.0
-    misdirected_rate: float = 0.0  # misses of keys that belong to other instances
+    misdirected_rate: float = 0.0  # reads of keys that belong to other instances
     put_rate: float = 0.0
     sent_rate: float = 0.0  # bytes
     received_rate: float = 0.0
@@ -72,7 +71,7 @@ class Figures(NamedTuple):
     @property
     def get_rate(self) -> float:
         """Reads per second."""
-        return self.hit_rate + self.miss_rate
+        return self.hit_rate + self.miss_rate + self.misdirected_rate
 
     @property
     def hit_ratio(self) -> float | None:
@@ -82,7 +81,7 @@ class Figures(NamedTuple):
     @property
     def own_hit_ratio(self) -> float | None:
         """Hits as a share of what clients read of the keys of the instance."""
-        own = max(self.hit_rate, self.get_rate - self.misdirected_rate)
+        own = self.hit_rate + self.miss_rate
         return self.hit_rate / own if own else None
 
     @property
@@ -119,6 +118,8 @@ class About(NamedTuple):
     uptime_seconds: float | None = None
     clock_ahead: float | None = None  # seconds; of our clock
     clock_error: float = 0.0  # how wrong that may be, because the answer took time
+    # Of which instances it has refused keys lately, and how many seconds ago.
+    refused: Mapping[str, float] = MappingProxyType({})
 
 
 class Watched:
@@ -138,7 +139,6 @@ class Watched:
         self.about = About()
         self._window = window
         self._samples: deque[_Sample] = deque()
-        self._compared: deque[tuple[float, Stats]] = deque()
 
     @property
     def stats(self) -> Stats | None:
@@ -166,8 +166,7 @@ class Watched:
 
     def _add(self, body: bytes, began: float, now: float) -> None:
         stats = decode_stats(self.target.url, body)
-        before = self._compared[0][1] if self._compared else None
-        self._set_health(health_of(stats, before), now)
+        self._set_health(health_of(stats), now)
         self.failure, self.body = "", body
         clock = number(stats, "now")
         self.about = About(
@@ -176,9 +175,9 @@ class Watched:
             _count(stats, "uptime_seconds"),
             clock - (began + now) / 2 if clock else None,
             (now - began) / 2,
+            refused(stats),
         )
         self._add_sample(stats, now)
-        self._keep_errors(stats, now)
 
     def fail(self, error: InstanceError, now: float) -> None:
         """Let it be down."""
@@ -204,21 +203,6 @@ class Watched:
         samples.append(sample)
         while samples[0].at < now - self._window:
             samples.popleft()
-
-    def _keep_errors(self, stats: Stats, now: float) -> None:
-        """Keep what `health_of` compares with, once a minute."""
-        kept = self._compared
-        if kept and at(kept[-1][1], "started") != at(stats, "started"):
-            kept.clear()
-        if not kept or kept[-1][0] <= now - _ERRORS_STEP_SECONDS:
-            reduced = {
-                "started": at(stats, "started"),
-                "requests": {"by": at(stats, "requests", "by")},
-                "memcache": {"by": at(stats, "memcache", "by")},
-            }
-            kept.append((now, reduced))
-        while len(kept) > 1 and kept[1][0] < now - _ERRORS_SECONDS:
-            kept.popleft()
 
 
 class FleetCollector:

@@ -28,6 +28,8 @@ REMARK_SECONDS: Final = 86400.0
 ERROR_SHARE: Final = 0.01  # of all answers
 DESCRIPTOR_SHARE: Final = 0.8  # of the limit
 _PROBLEM_MAX: Final = 200  # Characters; what an instance answers may be anything.
+_NAME_MAX: Final = 100
+_OTHERS_MAX: Final = 10
 # Kind of error: the counter in `store`, what it is called, how bad a recent one is.
 _ERRORS: Final = (
     ("write", "write_errors", "write error", DEGRADED),
@@ -46,31 +48,27 @@ class Health(NamedTuple):
     problem: str  # One sentence without a full stop; empty if it is healthy.
 
 
-def health_of(stats: Stats | InstanceError, before: Stats | None = None) -> Health:
+def health_of(stats: Stats | InstanceError) -> Health:
     """
     Return what matters most about an instance.
 
     Args:
         stats: Its numbers, or why there are none.
-        before: Its numbers at an earlier time: failures since then count.
     """
     if isinstance(stats, InstanceError):
         return Health(DOWN, "down", one_line(stats.reason, _PROBLEM_MAX))
-    if before is not None and at(before, "started") != at(stats, "started"):
-        before = None
-    worst = max(_found(stats, before), key=lambda health: health.severity)
+    worst = max(_found(stats), key=lambda health: health.severity)
     return worst._replace(problem=one_line(worst.problem, _PROBLEM_MAX))
 
 
-def _found(stats: Stats, before: Stats | None) -> Iterator[Health]:
+def _found(stats: Stats) -> Iterator[Health]:
     """Yield everything that there is to say, the most important of equals first."""
     yield from _readiness(stats)
     yield from _disk(stats)
     yield from _errors(stats)
     yield from _damage_at_start(stats)
     yield from _hot_tier(stats)
-    yield from _misdirected(stats)
-    yield from _answers(stats, before)
+    yield from _answers(stats)
     yield from _descriptors(stats)
     yield Health(HEALTHY, "ok", "")
 
@@ -134,53 +132,38 @@ def _hot_tier(stats: Stats) -> Iterator[Health]:
         yield _ill(WARNING, f"{which or 'memcached'} {verb} down: {', '.join(down)}")
 
 
-def _misdirected(stats: Stats) -> Iterator[Health]:
-    """Tell of recent requests for keys of other instances."""
-    last = at(stats, "requests", "last_misdirected")
-    age = max(0.0, number(stats, "now") - float(last)) if _is_number(last) else math.inf
-    if age <= RECENT_SECONDS:
-        total = sum(
-            number(stats, "requests", "misdirected", kind) for kind in ("read", "write")
-        )
-        count = counted(int(total), "request", ",")
-        text = f"{count} misdirected: for keys of other instances, the last {span(age)} ago"
-        yield _ill(WARNING, text)
-
-
-def _answers(stats: Stats, before: Stats | None) -> Iterator[Health]:
-    """Tell of failures, as a share of all since the earlier time, or since the start."""
-    when = "" if before else " since its start"
-    share, statuses = _failed(stats, before, "requests", "status")
+def _answers(stats: Stats) -> Iterator[Health]:
+    """Tell of failures, as a share of all in the last minutes."""
+    share, statuses = _failed(at(stats, "requests", "recent"), "status")
     if share > ERROR_SHARE:
-        yield _ill(WARNING, f"{share:.1%} of requests{when} are answered {statuses}")
-    share, _ = _failed(stats, before, "memcache", "result")
+        yield _ill(WARNING, f"{share:.1%} of the last requests are answered {statuses}")
+    share, _ = _failed(at(stats, "memcache", "recent"), "result")
     if share > ERROR_SHARE:
-        yield _ill(WARNING, f"{share:.1%} of memcached commands{when} failed")
+        yield _ill(WARNING, f"{share:.1%} of the last memcached commands failed")
 
 
-def _failed(
-    stats: Stats, before: Stats | None, part: str, column: str
-) -> tuple[float, str]:
-    """Return the share of failures, and which there were."""
-    now, then = _counts(stats, part, column), _counts(before, part, column)
-    grown = {value: max(0.0, n - then.get(value, 0)) for value, n in now.items()}
+def _failed(rows: object, column: str) -> tuple[float, str]:
+    """Return the share of failures in a table, and which there were."""
+    found = {
+        str(at(row, column)): max(0.0, number(row, "count"))
+        for row in (rows if isinstance(rows, list) else [])
+    }
     failed = {
         value: n
-        for value, n in grown.items()
+        for value, n in found.items()
         if n and (value == "failed" or (value.isdecimal() and int(value) >= 500))  # noqa: PLR2004
     }
-    share = sum(failed.values()) / (sum(grown.values()) or 1)
-    return share, ", ".join(sorted(failed))
+    return sum(failed.values()) / (sum(found.values()) or 1), ", ".join(sorted(failed))
 
 
-def _counts(stats: Stats | None, part: str, column: str) -> dict[str, float]:
-    """Return how many there were, by a column of a table."""
-    found: dict[str, float] = {}
-    rows = at(stats, part, "by")
-    for row in rows if isinstance(rows, list) else []:
-        value = str(at(row, column))
-        found[value] = found.get(value, 0) + number(row, "count")
-    return found
+def refused(stats: Stats) -> dict[str, float]:
+    """Return of which instances keys were refused lately, and how many seconds ago."""
+    rows, now = at(stats, "requests", "others"), number(stats, "now")
+    return {
+        one_line(owner, _NAME_MAX): max(0.0, now - number(row, "last"))
+        for row in (rows if isinstance(rows, list) else [])[:_OTHERS_MAX]
+        if isinstance(owner := at(row, "owner"), str)
+    }
 
 
 def _descriptors(stats: Stats) -> Iterator[Health]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from volcache.fleet.checks import listed, refused_keys
 from volcache.fleet.collector import Figures, total
 from volcache.fleet.health import DEGRADED, DOWN, HEALTHY, WARNING
 from volcache.text import counted, duration, size
@@ -55,11 +56,30 @@ def _total(rows: Iterable[Watched]) -> Figures:
     return total(found for row in rows if (found := row.figures))
 
 
+def notes(rows: Iterable[Watched]) -> list[str]:
+    """Return what is no problem of the instances of which it is told, one line each."""
+    down, up = refused_keys(rows)
+    found: list[str] = []
+    if down:
+        it = "it is" if len(down) == 1 else "they are"
+        found.append(
+            f"keys of {listed(down)} are refused by others (expected while {it} down)"
+        )
+    if up:
+        it = "it answers" if len(up) == 1 else "they answer"
+        found.append(
+            f"keys of {listed(list(up))} are refused by others although {it}: see"
+            " cluster check-config"
+        )
+    return found
+
+
 def as_json(rows: Sequence[Watched]) -> dict[str, Any]:
     """Return the report for programs; see docs/CLUSTER.md."""
     return {
         "healthy": all(row.health.severity == HEALTHY for row in rows),
         "states": states(rows),
+        "notes": notes(rows),
         "total": {
             "instances": len(rows),
             "down": sum(row.health.severity == DOWN for row in rows),
@@ -121,7 +141,7 @@ def table(
 
 
 def totals(rows: Sequence[Watched]) -> list[str]:
-    """Return two lines: the states of all instances, and the sums of their figures."""
+    """Return the states of all instances, the sums of their figures, and notes."""
     found = ", ".join(f"{count} {state}" for state, count in states(rows).items())
     figures = _total(rows)
     ratio, p99 = figures.hit_ratio, figures.p99_seconds
@@ -134,7 +154,8 @@ def totals(rows: Sequence[Watched]) -> list[str]:
     ]
     if p99 is not None:
         parts.append(f"p99 {duration(p99)}")
-    return [f"{counted(len(rows), 'instance')}: {found}", ", ".join(parts)]
+    states_line = f"{counted(len(rows), 'instance')}: {found}"
+    return [states_line, ", ".join(parts), *notes(rows)]
 
 
 def compact(count: float) -> str:

@@ -15,6 +15,7 @@ import logging
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +36,7 @@ from volcache.http.responses import (
     empty_response,
     miss_response,
     not_modified_response,
+    other_response,
     range_response,
     service_worker_response,
     status_of,
@@ -44,7 +46,7 @@ from volcache.http.responses import (
 from volcache.http.slow_log import SlowLog
 from volcache.http.upload import read_expiry, read_stored_headers, read_value
 from volcache.keys import RESERVED_PREFIX, parse_key, with_query
-from volcache.monitoring.requests import READS, SAMPLE_MASK, RequestStats
+from volcache.monitoring.requests import READS, SAMPLE_MASK, TIERS, RequestStats
 from volcache.tokens import LOG_SECONDS
 
 if TYPE_CHECKING:
@@ -151,7 +153,7 @@ class App:
                 path = with_query(path, query, self.limits.query)
                 handler = self._handlers.get(method) or self._refuse_method
                 if self.ring is not None and _is_misdirected(self.ring, method, path):
-                    handler = self._refuse_key
+                    handler = partial(self._refuse_key, self.ring)
                 status, headers, body, source = handler(environ, path)
         except BaseException as error:  # noqa: BLE001 - See the module's docstring.
             status, headers, body, source = _error_response(error, method, path)
@@ -161,7 +163,7 @@ class App:
         start_response(status, headers)
         took_ns = self._timer() - started_ns
         self.stats.answers[method, status, source].observe(started_ns, took_ns)
-        if not took_ns & SAMPLE_MASK and source and source != MISS:
+        if not took_ns & SAMPLE_MASK and source in TIERS:
             self.sample(path)
         if took_ns > self.slow_ns:
             self.log_slow(method, path, status, started_ns, took_ns)
@@ -210,28 +212,24 @@ class App:
         with suppress(BadKeyError):
             self.stats.sample(parse_key(path, size_max=len(path)))
 
-    def _refuse_key(self, environ: WSGIEnvironment, path: str) -> Response:
-        """Return the response for a key of another instance; count and log it."""
-        is_read = environ["REQUEST_METHOD"] in READS
+    def _refuse_key(
+        self, ring: OwnKeys, environ: WSGIEnvironment, path: str
+    ) -> Response:
+        """Return the response for a key of another instance; log it."""
         stats, now_ns = self.stats, self._timer()
-        stats.misdirected["read" if is_read else "write"] += 1
-        stats.last_misdirected = self._clock() / NS_PER_SECOND
+        owner = ring.owner(parse_key(path, size_max=len(path)))
+        stats.others[owner] = self._clock() / NS_PER_SECOND
         if now_ns >= self._misdirected_line_ns:
-            total = sum(stats.misdirected.values())
-            _logger.warning(
-                "ring.misdirected requests=%d path=%r",
+            total = 1 + sum(stats.misdirected().values())  # With this one.
+            _logger.info(
+                "ring.misdirected requests=%d path=%r owner=%r",
                 total - self._misdirected_logged,
                 path,
+                owner,
             )
             self._misdirected_logged = total
             self._misdirected_line_ns = now_ns + _MISDIRECTED_LINE_NS
-        if is_read:
-            return miss_response()
-        return text_response(
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            "the key belongs to another instance, which nginx passes over; try again",
-            _RETRY_SOON,
-        )
+        return other_response(owner, is_read=environ["REQUEST_METHOD"] in READS)
 
     def _get(self, environ: WSGIEnvironment, path: str) -> Response:
         if "HTTP_SERVICE_WORKER" in environ:

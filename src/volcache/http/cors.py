@@ -33,7 +33,7 @@ _EXPOSED: Final = (
     "Access-Control-Expose-Headers",
     (
         "Accept-Ranges, Content-Encoding, Content-Length, Content-Range, Date, ETag,"
-        " Retry-After, WWW-Authenticate, X-Cache, X-Flags, X-Position"
+        " Retry-After, WWW-Authenticate, X-Cache, X-Flags, X-Owner, X-Position"
     ),
 )
 _PREFLIGHT: Final = (

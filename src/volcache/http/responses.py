@@ -18,6 +18,7 @@ from volcache.histogram import NS_PER_SECOND
 from volcache.http.content_types import content_type_of
 from volcache.http.preconditions import PreconditionFailedError
 from volcache.http.upload import LengthRequiredError
+from volcache.monitoring.requests import OTHER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 Headers: TypeAlias = list[tuple[str, str]]
 # Status line, headers without Date in a list of their own, body, and the source of the
-# value: the tier that was read, MISS if neither tier has the key, "" if none was read. A
-# plain tuple: a NamedTuple costs 0.2 us per request.
+# value: the tier that was read, MISS if neither tier has the key, OTHER if another instance
+# has it, "" if none was read. A plain tuple: a NamedTuple costs 0.2 us per request.
 Response: TypeAlias = tuple[str, Headers, list[bytes], str]
 
 OK: Final = "200 OK"
@@ -106,6 +107,25 @@ def empty_response(*headers: tuple[str, str], status: str = OK) -> Response:
 def miss_response() -> Response:
     """Return the 404 for a key that has no value."""
     return "404 Not Found", [*_MISS_HEADERS], [_MISS_TEXT], MISS
+
+
+def other_response(owner: str, *, is_read: bool) -> Response:
+    """
+    Return the 404 of a read, or the 503 of a change, for a key of another instance.
+
+    Args:
+        owner: The instance, as the list of `ring` names it.
+        is_read: Whether the request is a GET or HEAD.
+    """
+    status = HTTPStatus.NOT_FOUND if is_read else HTTPStatus.SERVICE_UNAVAILABLE
+    status_line, headers, body, _ = text_response(
+        status,
+        f"the key belongs to {owner}, by the list of the setting ring: ask that instance,"
+        " or nginx. If nginx has asked this one, that one does not answer: try again later",
+        ("X-Cache", MISS) if is_read else ("Retry-After", "1"),
+        ("X-Owner", owner),
+    )
+    return status_line, headers, body, OTHER
 
 
 def service_worker_response() -> Response:

@@ -145,6 +145,9 @@ _COMPUTED: Final[Mapping[str, Read]] = {
     "hottest": lambda s: {
         (encode_key(key),): reads for key, reads in s.requests.hottest(HOTTEST_MAX)
     },
+    "others": lambda s: {
+        (owner,): at for owner, at in s.requests.recent_others(s.now).items()
+    },
     "eviction_info": lambda s: {(s.usage.eviction.policy,): 1},
     "dropped": lambda s: {
         (reason,): getattr(s.usage.eviction.fate, field)

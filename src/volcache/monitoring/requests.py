@@ -25,6 +25,11 @@ REFUSED_KINDS: Final = ("read", "write", "admin")
 # What requests wanted that were for keys of other instances.
 MISDIRECTED_KINDS: Final = ("read", "write")
 READS: Final = ("GET", "HEAD")
+TIERS: Final = ("MEMC", "DISK")
+# The source of an answer that refuses such a key.
+OTHER: Final = "OTHER"
+RECENT_SECONDS: Final = 300.0
+_OTHERS_MAX: Final = 10
 
 
 @dataclass(slots=True)
@@ -33,7 +38,8 @@ class RequestStats:
     Counts since the start.
 
     A request is counted by `answers[method, status_line, source].observe(started_ns, ns)`;
-    the source is the tier that was read, MISS if neither tier has the key, else empty.
+    the source is the tier that was read, MISS if neither tier has the key, OTHER if the key
+    is that of another instance, else empty.
 
     One thread counts; any thread may sample, or read: what it looks through is a copy.
     """
@@ -47,12 +53,9 @@ class RequestStats:
     refused: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(REFUSED_KINDS, 0)
     )
-
-    # For keys of other instances, and when the last one was, in seconds since the epoch.
-    misdirected: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(MISDIRECTED_KINDS, 0)
-    )
-    last_misdirected: float | None = None
+    # Of other instances whose keys were asked for: when the last time was, in seconds since
+    # the epoch. As many as the list of `ring` has at most.
+    others: dict[str, float] = field(default_factory=dict)
 
     def sample(self, key: bytes) -> None:
         """
@@ -81,21 +84,36 @@ class RequestStats:
         return [(key, count * SAMPLE_ONE_IN) for key, count in most]
 
     def requests(self) -> dict[tuple[str, int], int]:
-        """Return the number of requests by verb and status."""
+        """Return the number of requests by verb and status, but for `misdirected`."""
         # Status lines may differ in their reason alone, so counts are added.
         found: Counter[tuple[str, int]] = Counter()
-        for (verb, status, _), histogram in self.answers.copy().items():
-            found[verb, int(status[:3])] += histogram.count
+        for (verb, status, source), histogram in self.answers.copy().items():
+            if source != OTHER:
+                found[verb, int(status[:3])] += histogram.count
         return dict(sorted(found.items()))
+
+    def misdirected(self) -> dict[str, int]:
+        """Return the number of requests for keys of other instances, by kind."""
+        read, all_ = self._reads(OTHER), self.answers.number(lambda a: a[2] == OTHER)
+        return {"read": read, "write": all_ - read}
+
+    def recent_others(self, now: float) -> dict[str, float]:
+        """Return when keys of others were last asked for, if in the last minutes."""
+        recent = [
+            (at, name)
+            for name, at in self.others.copy().items()
+            if at > now - RECENT_SECONDS
+        ]
+        return {name: at for at, name in sorted(recent, reverse=True)[:_OTHERS_MAX]}
 
     @property
     def total(self) -> int:
         """The number of requests."""
-        return sum(self.requests().values())
+        return self.answers.number(lambda _: True)
 
     def hits(self) -> dict[str, int]:
         """Return the number of GETs and HEADs that found a value, by source."""
-        return {source: self._reads(source) for source in ("MEMC", "DISK")}
+        return {source: self._reads(source) for source in TIERS}
 
     @property
     def misses(self) -> int:

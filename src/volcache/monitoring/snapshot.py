@@ -13,11 +13,13 @@ import os
 import resource
 import threading
 import time
+from collections import Counter, deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.histogram import NS_PER_SECOND, Histogram
+from volcache.monitoring.requests import RECENT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 _PAGE_BYTES: Final = resource.getpagesize()
 _PROCESS: Final = Path("/proc/self")
+_STEP_SECONDS: Final = 15.0
 
 
 class Readiness:
@@ -63,6 +66,17 @@ class ProcessStats(NamedTuple):
     threads: int
 
 
+class Recent(NamedTuple):
+    """What was counted in the last minutes, or since the start."""
+
+    requests: Counter[int]  # by status, without those for keys of other instances
+    commands: Counter[str]  # of the memcached protocol, by result
+
+    def since(self, before: Recent) -> Recent:
+        """Return what was counted after another time."""
+        return Recent(self.requests - before.requests, self.commands - before.commands)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """
@@ -83,6 +97,7 @@ class Snapshot:
     recovery: RecoveryStats
     requests: RequestStats
     commands: CommandStats | None  # of the memcached protocol; None without it
+    recent: Recent
     sync_durations: Histogram
     hot: HotState | None
     connections: Mapping[str, int] | None  # as the gate counts them; None without it
@@ -102,6 +117,7 @@ class Monitor:
         boot_seconds: float,
         is_draining: Callable[[], bool] = lambda: False,
         clock: Callable[[], int] = time.time_ns,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Watch an instance.
@@ -114,6 +130,7 @@ class Monitor:
             boot_seconds: How long it took to open the store, just before this call.
             is_draining: Whether the process is stopping.
             clock: Nanoseconds since the epoch.
+            timer: Seconds, monotonic.
         """
         self.readiness = Readiness(cache.store.is_ready, is_draining)
         self.cache = cache
@@ -124,8 +141,32 @@ class Monitor:
         self._clock = clock
         # Set when there is a gate: returns its figures.
         self.count_connections: Callable[[], Mapping[str, int]] | None = None
-        self._started_monotonic = time.monotonic() - boot_seconds
+        self._timer, self._started_at = timer, timer() - boot_seconds
         self._started = clock() / NS_PER_SECOND - boot_seconds
+        self._counted = deque([(self._started_at, self._count())])
+
+    def beat(self) -> None:
+        """
+        Let the numbers of the last minutes be those of the last minutes.
+
+        Call it in the thread that answers requests, every `BEAT_SECONDS` or more often.
+        """
+        counted, now = self._counted, self._timer()
+        if now - counted[-1][0] >= _STEP_SECONDS:
+            counted.append((now, self._count()))
+            while counted[1][0] <= now - RECENT_SECONDS:
+                counted.popleft()
+
+    def _count(self) -> Recent:
+        """Return what was counted since the start."""
+        found = Recent(Counter(), Counter())
+        for (_, status), number in self.requests.requests().items():
+            found.requests[status] += number
+        if self.commands is not None:
+            self.commands.flush()
+            for (_, result), number in self.commands.commands().items():
+                found.commands[result] += number
+        return found
 
     def snapshot(self, *, volumes: bool = True) -> Snapshot:
         """
@@ -136,12 +177,11 @@ class Monitor:
         """
         store = self.cache.store
         syncs = store.stats.syncs
-        if self.commands is not None:
-            self.commands.flush()
+        recent = self._count().since(self._counted[0][1])  # Flushes the commands.
         return Snapshot(
             now=self._clock() / NS_PER_SECOND,
             started=self._started,
-            uptime=time.monotonic() - self._started_monotonic,
+            uptime=self._timer() - self._started_at,
             boot_seconds=self._boot_seconds,
             problem=self.readiness.problem(),
             settings=self.settings,
@@ -150,6 +190,7 @@ class Monitor:
             recovery=store.recovery,
             requests=self.requests,
             commands=self.commands,
+            recent=recent,
             # Copied: the thread that syncs counts here while the snapshot is shown.
             sync_durations=Histogram(list(syncs.counts), syncs.total_ns),
             hot=self.cache.hot_state(),

@@ -52,12 +52,11 @@ def test_rates_are_those_since_the_start_or_the_poll_before() -> None:
 
 def test_reads_of_the_keys_of_other_instances_are_misses_of_clients_only() -> None:
     """While their instance is down; so there are two hit ratios."""
-    stats = busy(90, 110)
+    stats = busy(90, 10)
     stats["requests"]["misdirected"] = {"read": 100, "write": 7}
     figures = figures_after((1000.0, stats))
     assert (figures.hit_ratio, figures.own_hit_ratio) == (0.45, 0.9)
-    stats["requests"]["misdirected"]["read"] = 10**9
-    assert figures_after((1000.0, stats)).own_hit_ratio == 1.0
+    assert figures.get_rate == pytest.approx(20)
 
 
 def test_commands_of_memcached_clients_are_part_of_the_figures() -> None:
@@ -108,19 +107,6 @@ def test_instance_that_is_down_has_no_figures() -> None:
     assert one.figures
     assert (one.health.state, one.failure, one.since) == ("ok", "", 1020.0)
     assert one.figures.get_rate == pytest.approx(5)
-
-
-def test_failures_since_an_earlier_poll_count() -> None:
-    """Those since the start do not matter for long."""
-    before, after = busy(1, 0), busy(99, 0)
-    after["started"] = before["started"]
-    row = {"method": "GET", "status": 500, "count": 50}
-    for stats in (before, after):
-        stats["requests"]["by"].append(row)
-    one = watched("a", before)
-    assert "requests since its start are answered 500" in one.health.problem
-    tell(one, after, 1010.0)
-    assert one.health.state == "ok"
 
 
 def test_all_instances_are_asked_at_the_same_time() -> None:

@@ -8,7 +8,10 @@ import pytest
 
 from support.fake_fleet import URL, busy, watched
 from support.stats_server import empty_stats
+from volcache.fleet.checks import check
+from volcache.fleet.collector import Watched
 from volcache.fleet.report import as_json, compact, table, totals, worst_first
+from volcache.fleet.targets import Target
 
 
 def test_the_worst_is_first_then_the_busiest() -> None:
@@ -35,6 +38,7 @@ def test_the_report_for_programs_has_all_numbers() -> None:
     )
     assert found["healthy"] is False
     assert found["states"] == {"down": 1, "ok": 1}
+    assert found["notes"] == []
     assert found["total"] == {
         "instances": 2,
         "down": 1,
@@ -114,6 +118,37 @@ def test_totals_are_those_of_the_instances_that_answer() -> None:
         "0 keys, 0 B live of 8.0 GiB, 1,000 GET/s, 0 PUT/s, 90.0% hits, p99 130 µs",
     ]
     assert totals(rows[1:2])[1] == "0 keys, 0 B live of 0 B, 0 GET/s, 0 PUT/s, no reads"
+
+
+def test_refused_keys_of_others_are_notes_below_the_totals() -> None:
+    """One line, whoever refuses them; another if their instances answer."""
+
+    def refusing(name: str, *others: tuple[str, float]) -> Watched:
+        stats = busy(9, 0, seconds=1000.0)
+        rows = [{"owner": o, "last": stats["now"] - age} for o, age in others]
+        stats["requests"]["others"] = rows
+        one = watched(name, stats)
+        one.target = Target(name, f"http://{name}")
+        return one
+
+    down = watched("c:1", "refused")
+    down.target = Target("c:1", "http://c:1")
+    rows = [refusing("a:1", ("c:1", 2.0)), refusing("b:1", ("c:1", 9.0)), down]
+    line = "keys of c:1 are refused by others (expected while it is down)"
+    assert [row.health.severity for row in rows] == [0, 0, 3]
+    assert totals(rows)[2:] == as_json(rows)["notes"] == [line]
+    assert not [one for one in check(rows) if one.check == "ring"]
+    # It answers, and has done so before keys of it were refused.
+    rows = [refusing("a:1", ("c:1", 2.0)), refusing("c:1", ("x:1", 1.0))]
+    assert totals(rows)[2:] == [
+        "keys of x:1 are refused by others (expected while it is down)",
+        "keys of c:1 are refused by others although it answers: see cluster check-config",
+    ]
+    (found,) = (one for one in check(rows) if one.check == "ring")
+    assert found.text.startswith("keys of c:1 are refused by a:1, although it answers")
+    # It has just returned.
+    rows = [refusing("a:1", ("c:1", 2000.0)), refusing("c:1")]
+    assert totals(rows)[2:] == []
 
 
 def test_large_numbers_are_short() -> None:

@@ -16,13 +16,20 @@ from support.stores import FakeClock, open_store
 from support.wsgi_client import Client
 from volcache.cache import Cache
 from volcache.ring import OwnKeys
+from volcache_client.ring import HashRing
 
+OWNER: Final = "10.0.0.9:1234"
 HALF: Final = 1 << 31
 LOWER: Final = array("I", [0, HALF])
 PATHS: Final = [f"/{n}" for n in range(40)]
 OWN: Final = [path for path in PATHS if crc32(path.encode()) < HALF]
 OTHERS: Final = [path for path in PATHS if path not in OWN]
 LOG: Final = "volcache.http.app"
+
+
+def ring_of(reads: array[int], writes: array[int]) -> OwnKeys:
+    """Return a ring on which another instance owns whatever this one does not."""
+    return OwnKeys(reads, writes, ((OWNER, 1),), HashRing([OWNER]))
 
 
 class Served(Client):
@@ -46,7 +53,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 def test_reads_are_misses_and_writes_are_refused(served: Served) -> None:
     """Also with conditions and ranges; all that is stored stays as it is."""
-    served.app.ring = OwnKeys(LOWER, LOWER)
+    served.app.ring = ring_of(LOWER, LOWER)
     for path in OTHERS:
         assert served.status("GET", path) == 404
         assert served.status("HEAD", path) == 404
@@ -60,24 +67,56 @@ def test_reads_are_misses_and_writes_are_refused(served: Served) -> None:
             ):
                 status, headers, body = served.ask(method, path, b"new", **more)
                 assert status == "503 Service Unavailable"
-                assert headers["Retry-After"] == "1"
-                assert b"belongs to another instance" in body
+                assert (headers["Retry-After"], headers["X-Owner"]) == ("1", OWNER)
+                assert body.startswith(b"the key belongs to 10.0.0.9:1234, by the list")
+    _, headers, body = served.ask("GET", OTHERS[0])
+    assert (headers["X-Cache"], headers["X-Owner"]) == ("MISS", OWNER)
+    assert body.startswith(b"the key belongs to 10.0.0.9:1234, by the list")
+    assert body.endswith(b"try again later\n")
     for path in OWN:
         assert served.status("GET", path) == 200
         assert served.status("PUT", path, b"new") == 200
-    counted = served.app.stats.misdirected
-    assert counted == {"read": 4 * len(OTHERS), "write": 6 * len(OTHERS)}
-    assert served.app.stats.misses == 4 * len(OTHERS)
-    assert served.app.stats.last_misdirected
+    stats = served.app.stats
+    counted = {"read": 4 * len(OTHERS) + 1, "write": 6 * len(OTHERS)}
+    assert stats.misdirected() == counted
     served.app.ring = None
     assert {served.ask("GET", path)[2] for path in OTHERS} == {b"old"}
     assert {served.ask("GET", path)[2] for path in OWN} == {b"new"}
-    assert served.app.stats.misdirected == counted
+    assert served.app.stats.misdirected() == counted
+
+
+def test_refused_keys_are_neither_misses_nor_errors(served: Served) -> None:
+    """They are a kind of their own; all requests have a duration."""
+    stats = served.app.stats
+    before = stats.requests()
+    total, misses = stats.total, stats.misses
+    served.app.ring = ring_of(LOWER, LOWER)
+    for method in ("GET", "HEAD", "PUT", "DELETE"):
+        served.status(method, OTHERS[0], b"new")
+    assert (stats.requests(), stats.misses) == (before, misses)
+    assert stats.misdirected() == {"read": 2, "write": 2}
+    assert stats.total == total + 4
+    assert sum(one.count for one in stats.latencies().values()) == total + 4
+    assert not stats.sampled
+
+
+def test_instances_whose_keys_were_refused_are_named_for_five_minutes(
+    served: Served,
+) -> None:
+    """The last ones first, and not more than ten."""
+    served.app.ring = ring_of(LOWER, LOWER)
+    served.status("GET", OTHERS[0])
+    (at,) = served.app.stats.others.values()
+    assert served.app.stats.recent_others(at + 299) == {OWNER: at}
+    assert served.app.stats.recent_others(at + 301) == {}
+    served.app.stats.others |= {f"h:{n}": at + n for n in range(1, 20)}
+    recent = served.app.stats.recent_others(at + 20)
+    assert list(recent) == [f"h:{n}" for n in range(19, 9, -1)]
 
 
 def test_key_of_a_path_decides(served: Served) -> None:
     """Not the path as it was written, as nginx hashes what it has resolved."""
-    served.app.ring = OwnKeys(LOWER, LOWER)
+    served.app.ring = ring_of(LOWER, LOWER)
     for path in PATHS:
         for written in (f"/x/..{path}", f"/.{path}"):
             is_own = path in OWN
@@ -88,7 +127,7 @@ def test_key_of_a_path_decides(served: Served) -> None:
 
 def test_keys_that_are_only_read(served: Served) -> None:
     """Those of the list before, while a fleet grows."""
-    served.app.ring = OwnKeys(array("I", [0]), LOWER)
+    served.app.ring = ring_of(array("I", [0]), LOWER)
     for path in PATHS:
         assert served.status("GET", path) == 200
         assert served.status("HEAD", path) == 200
@@ -97,14 +136,14 @@ def test_keys_that_are_only_read(served: Served) -> None:
 
 def test_other_requests_are_not_looked_at(served: Served) -> None:
     """Those of the operator, of browsers before they write, and of WebDAV."""
-    served.app.ring = OwnKeys(LOWER, LOWER)
+    served.app.ring = ring_of(LOWER, LOWER)
     assert served.status("GET", "/-/healthy") == 200
     for path in PATHS:
         assert served.status("OPTIONS", path) == 200
         assert served.status("PROPFIND", path, HTTP_DEPTH="0") == 207
         assert served.status("MKCOL", path) == 201
         assert served.status("POST", path) == 405
-    assert served.app.stats.misdirected == {"read": 0, "write": 0}
+    assert served.app.stats.misdirected() == {"read": 0, "write": 0}
 
 
 def test_one_line_is_logged_in_ten_seconds(
@@ -113,11 +152,11 @@ def test_one_line_is_logged_in_ten_seconds(
     """With the number since the line before."""
     now = 0
     monkeypatch.setattr(served.app, "_timer", lambda: now)
-    served.app.ring = OwnKeys(LOWER, LOWER)
-    with caplog.at_level(logging.WARNING, LOG):
+    served.app.ring = ring_of(LOWER, LOWER)
+    with caplog.at_level(logging.INFO, LOG):
         for now in (0, 1, 9_999_999_999, 10_000_000_000):  # noqa: B007 - Read above.
             served.status("GET", OTHERS[0])
     assert [record.getMessage() for record in caplog.records] == [
-        f"ring.misdirected requests=1 path={OTHERS[0]!r}",
-        f"ring.misdirected requests=3 path={OTHERS[0]!r}",
+        f"ring.misdirected requests=1 path={OTHERS[0]!r} owner={OWNER!r}",
+        f"ring.misdirected requests=3 path={OTHERS[0]!r} owner={OWNER!r}",
     ]

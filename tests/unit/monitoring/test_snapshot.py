@@ -11,7 +11,9 @@ import pytest
 
 from support.instances import operator_of, watch
 from support.wsgi_client import assert_error
-from volcache.monitoring.snapshot import process_stats
+from volcache.monitoring.commands import CommandStats
+from volcache.monitoring.requests import OTHER, RequestStats
+from volcache.monitoring.snapshot import Recent, process_stats
 from volcache.store import Store
 
 OPENAPI: Final = Path(__file__).parents[3] / "docs" / "openapi.yaml"
@@ -24,6 +26,28 @@ def test_sync_durations_of_a_snapshot_do_not_change(store: Store) -> None:
     store.stats.syncs.observe(0, 1000)
     found = snapshot.sync_durations
     assert (found.count, found.total_ns) == (1, 1000)
+
+
+def test_recent_numbers_are_those_of_the_last_five_minutes(store: Store) -> None:
+    """Whatever was before; a start is less than five minutes ago at first."""
+    times = iter(range(0, 10_000, 5))
+    requests, commands = RequestStats(), CommandStats()
+    status = watch(store, requests, commands=commands, timer=lambda: next(times))
+
+    def wait(beats: int) -> Recent:
+        for _ in range(beats):
+            status.beat()
+        return status.snapshot().recent
+
+    requests.answers["GET", "503 Service Unavailable", ""].observe(0, 1)
+    requests.answers["PUT", "503 Service Unavailable", OTHER].observe(0, 1)
+    commands.answers["set", "failed"].observe(0, 1)
+    assert wait(30) == ({503: 1}, {"failed": 1})
+    requests.answers["PUT", "507 Insufficient Storage", ""].observe(0, 1)
+    requests.answers["GET", "200 OK", "DISK"].observe(0, 1)
+    assert wait(29) == ({200: 1, 503: 1, 507: 1}, {"failed": 1})
+    assert wait(10) == ({200: 1, 507: 1}, {})
+    assert wait(200) == ({}, {})
 
 
 def test_process_without_free_descriptors_still_has_figures(tmp_path: Path) -> None:
