@@ -24,6 +24,8 @@ _logger: Final = logging.getLogger(__name__)
 
 _PATH_LENGTH_MAX: Final = 200  # characters of a line
 _FIELD_LENGTH_MAX: Final = 60
+# Begins the text of an answer to one that is wrong.
+WRONG_TOKEN: Final = "the token is wrong: "  # noqa: S105 - A text.
 LOG_SECONDS: Final = 10.0
 GUESSES_MAX: Final = 10
 GUESS_SECONDS: Final = 60.0

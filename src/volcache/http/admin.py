@@ -38,7 +38,7 @@ from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Readiness
 from volcache.monitoring.stats_json import encode_stats
 from volcache.text import escape_header
-from volcache.tokens import GuessLimit, Refusals, Token
+from volcache.tokens import WRONG_TOKEN, GuessLimit, Refusals, Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
@@ -180,11 +180,11 @@ class Admin:
             return None
         if given is not None:
             self._limit.add(address)
-        reason = "missing" if given is None else "wrong"
+        reason, begin = ("missing", "") if given is None else ("wrong", WRONG_TOKEN)
         refuse(self._refusals, "admin", reason, environ)
         return text_response(
             HTTPStatus.UNAUTHORIZED,
-            f"{name} needs the header Authorization: Bearer <admin_token>",
+            f"{begin}{name} needs the header Authorization: Bearer <admin_token>",
             _CHALLENGE,
         )
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from volcache.http.responses import text_response
 from volcache.keys import RESERVED_PREFIX
+from volcache.tokens import WRONG_TOKEN
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -105,13 +106,13 @@ class TokenCheck:
             or environ.get("PATH_INFO", "")[:3] == RESERVED_PREFIX
         ):
             return self._wrapped(environ, start_response)
-        reason = "missing" if given is None else "wrong"
+        reason, begin = ("missing", "") if given is None else ("wrong", WRONG_TOKEN)
         refuse(self._refusals, kind, reason, environ)
         what = {"read": "reading", "write": "writing"}[kind]
         response = text_response(
             HTTPStatus.UNAUTHORIZED,
-            f"{what} needs the {kind}_token; send Authorization: Bearer <token>, or Basic"
-            " with it as the password",
+            f"{begin}{what} needs the {kind}_token; send Authorization: Bearer <token>, or"
+            " Basic with it as the password",
             *CHALLENGES,
         )
         return self._send(method, response, start_response)
