@@ -99,19 +99,37 @@ def test_metadata_of_a_put_is_stored(server: ServerProcess, tmp_path: Path) -> N
     assert answer.headers["Cache-Control"].startswith("max-age=9")
 
 
-def test_keys_are_deleted_whether_or_not_others_are_there(
-    server: ServerProcess,
+def test_key_that_is_not_there_cannot_be_deleted(server: ServerProcess) -> None:
+    """It is an error unless --force is given."""
+    assert run(server, "put", "x", data=b"1")[0] == 0
+    assert run(server, "rm", "x") == (0, b"", "")
+    assert run(server, "rm", "x") == (1, b"", "volcache: x: not found\n")
+    assert run(server, "rm", "-f", "x") == (0, b"", "")
+
+
+def test_address_is_never_taken_for_a_key(
+    server: ServerProcess, servers: Servers
 ) -> None:
-    """A missing one is an error unless --force is given."""
-    for key in ("x", "y"):
-        assert run(server, "put", key, data=b"1")[0] == 0
-    assert run(server, "rm", "x", "gone", "y") == (
-        1,
-        b"",
-        "volcache: gone: not found\n",
-    )
-    assert run(server, "get", "y")[0] == 1
-    assert run(server, "rm", "-f", "x", "gone") == (0, b"", "")
+    """All commands have KEY before TARGET; only behind -- may a key look like a TARGET."""
+    name = server.url[7:]
+    with servers.server() as default:
+        for one in (server, default):
+            assert run(one, "put", "k", data=b"1")[0] == 0
+        other = default.url
+        done = run_volcache("rm", "k", name, target=other, write_token=WRITE)
+        assert done.returncode == 0
+        assert run(server, "get", "k")[0] == 1
+        assert run(default, "get", "k") == (0, b"1", "")
+        for words in (["rm"], ["get"], ["stat"], ["ls"], ["purge"], ["put", "k"]):
+            for address in (name, server.url):
+                code, out, err = run(default, *words, address)
+                assert (code, out) == (2, b"")
+                assert f"{address}: looks like an address, and is in the" in err
+        assert run(server, "put", "--", name, data=b"2") == (0, b"", "")
+        listed = run(server, "ls", "--", name)[1].decode()
+        assert listed == f"{name.replace(':', '%3A')}\n"
+        assert run(server, "get", "--", name) == (0, b"2", "")
+        assert run(server, "rm", "--", name) == (0, b"", "")
 
 
 def test_keys_are_listed_and_described(server: ServerProcess) -> None:
@@ -154,6 +172,7 @@ def test_keys_of_several_instances_are_those_of_the_client(
             assert (done.returncode, client.get(key)) == (0, value)
             assert run_volcache("get", key, target=listed).stdout == value
         keys = [f"shared/{number}" for number in range(5)]
-        assert run_volcache("rm", *keys, target=listed).returncode == 0
+        for key in keys:
+            assert run_volcache("rm", key, target=listed).returncode == 0
         assert client.get_many(keys) == {}
         client.close()

@@ -77,26 +77,30 @@ def run(*arguments: str, token: str = ADMIN_TOKEN) -> tuple[int, str]:
 def test_the_command_asks_every_instance(
     server: ServerProcess, servers: Servers
 ) -> None:
-    """A line for each; the exit code says whether all have done it."""
+    """Failures and the sum are printed; the exit code says whether all have done it."""
     key = "/a%20+%C3%BC%2525"
     with servers.server(SETTINGS) as other:
         for one in (server, other):
             assert ask(one, "PUT", key, data=b"") == 200
         code, out = run("a +ü%", server.url, other.url)
-        assert code == 0
-        assert [line.split(": ")[0] for line in out.splitlines()] == [
-            server.url,
-            other.url,
+        assert (code, out) == (0, "purged a +ü% on 2 of 2 instances\n")
+        shown = run("a", server.url, other.url, "--dry-run")[1].splitlines()
+        assert [line.split(": ")[:2] for line in shown[:2]] == [
+            [server.url, "would purge a"],
+            [other.url, "would purge a"],
         ]
+        assert shown[2:] == ["would purge a on 2 of 2 instances"]
         for one in (server, other):
             assert ask(one, "GET", key) == 404
         gone = other.url
         other.kill()
     code, out = run("b", gone, server.url)
     assert code == 1
-    first, second = out.splitlines()
-    assert first == f"failed: {gone}: Connection refused"
-    assert second.startswith(f"{server.url}: purged b: ")
+    assert out.splitlines() == [
+        f"failed: {gone}: Connection refused",
+        "purged b on 1 of 2 instances; run it again for the others",
+    ]
+    assert run("b", server.url)[1].startswith(f"{server.url}: purged b: ")
     found = json.loads(run("b", gone, server.url, "--json")[1])
     assert (found["prefix"], [row["done"] for row in found["instances"]]) == (
         "b",
@@ -107,4 +111,4 @@ def test_the_command_asks_every_instance(
         "done": False,
         "answer": "Connection refused",
     }
-    assert "401 purge needs" in run("b", server.url, token="x")[1]  # noqa: S106
+    assert "401 the token is wrong: purge needs" in run("b", server.url, token="x")[1]  # noqa: S106

@@ -131,9 +131,14 @@ class _Parser(argparse.ArgumentParser):
         if commands is not None and not given:
             given = ["--help"]  # As git and docker; the exit code is then 0 as well.
         self._refuse_unknown(given, commands)
+        is_literal = "--" in given
         if commands is None:
             given = self._options_first(given)
-        return super().parse_known_args(given, namespace)
+        found, rest = super().parse_known_args(given, namespace)
+        if commands is None:
+            # Words behind -- are what they are, whatever they look like.
+            found.is_literal = is_literal
+        return found, rest
 
     def _commands(self) -> list[str] | None:
         """Return the names of the commands; None if this is the parser of one."""
@@ -188,7 +193,10 @@ def _closest(word: str, known: list[str]) -> str:
     import difflib  # noqa: PLC0415 - Only an error needs it.
 
     near = [one for one in known if one.startswith(word)]
-    near += difflib.get_close_matches(word, known, n=1, cutoff=0.65)
+    # Without the dashes, which all options have.
+    bare = {one.lstrip("-"): one for one in known}
+    found = difflib.get_close_matches(word.lstrip("-"), bare, n=1, cutoff=0.65)
+    near += [bare[one] for one in found]
     return f"; the closest known is {near[0]!r}" if near else ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -31,9 +32,11 @@ from volcache.cli.streams import (
 )
 from volcache.cli.token import read_token, token_of
 from volcache.errors import BadKeyError, ConfigError, InstanceError
-from volcache.fleet.remote import act, each
+from volcache.fleet.remote import act, each, refusal
 from volcache.fleet.targets import read_targets
 from volcache.keys import parse_key
+from volcache.text import counted
+from volcache.tokens import WRONG_TOKEN
 from volcache_client import Client
 from volcache_client.errors import (
     AccessDeniedError,
@@ -56,6 +59,10 @@ DEFAULT_TARGET: Final = "127.0.0.1:1234"
 _READ_TOKEN: Final = "VOLCACHE_READ_TOKEN"  # noqa: S105 - A name.
 _WRITE_TOKEN: Final = "VOLCACHE_WRITE_TOKEN"  # noqa: S105 - A name.
 _KEY_BYTES_MAX: Final = 65535  # Of a record; the limit of an instance may be lower.
+# What looks like HOST:PORT, or like the URL of an instance.
+_ADDRESS: Final = re.compile(
+    r"https?://\S+|[^/\s]+:[0-9]{1,5}(/|/-/.*)?", re.IGNORECASE
+)
 _STORED: Final = {HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT}
 
 
@@ -73,15 +80,33 @@ def targets_of(arguments: argparse.Namespace) -> list[Target]:
     return read_targets(given, DEFAULT_TARGET)
 
 
-def key_of(text: str, *, is_encoded: bool) -> bytes:
+def _refuse_address(arguments: argparse.Namespace, name: str, text: str) -> None:
     """
-    Return the key that an argument names.
+    Refuse an argument that was probably meant to be a target.
 
     Raises:
+        ConfigError: It looks like an address, and is not behind `--`.
+    """
+    if _ADDRESS.fullmatch(text) and not arguments.is_literal:
+        raise ConfigError(
+            f"{_shown(text)}: looks like an address, and is in the place of {name}; give"
+            f" the address behind {name} or by --target; if it is {name}, give -- before"
+            " it"
+        )
+
+
+def key_of(arguments: argparse.Namespace) -> bytes:
+    """
+    Return the key that the arguments name.
+
+    Raises:
+        ConfigError: It looks like an address.
         BadKeyError, KeyTooLongError: It is not a key.
     """
+    text: str = arguments.key
+    _refuse_address(arguments, "KEY", text)
     key = os.fsencode(text)
-    if is_encoded:
+    if arguments.encoded:
         key = unquote_to_bytes(key)
     if key.startswith(b"/"):
         raise BadKeyError(
@@ -130,7 +155,9 @@ def _translated(text: str) -> Iterator[None]:
         node, _, reason = str(error).partition(": ")
         if text:
             reason = f"{_shown(text)}: {reason}"
-        if isinstance(error, AccessDeniedError):
+        if isinstance(error, AccessDeniedError) and (
+            error.status == HTTPStatus.UNAUTHORIZED and WRONG_TOKEN not in reason
+        ):
             reason += "; give the token by --token-file or in the environment"
         raise InstanceError(node, reason) from error
 
@@ -144,8 +171,7 @@ def _shown(text: str) -> str:
 
 
 def _get(arguments: argparse.Namespace) -> None:
-    text = arguments.key
-    key = key_of(text, is_encoded=arguments.encoded)
+    text, key = arguments.key, key_of(arguments)
     with (
         exit_on_sigterm(),
         _client(arguments, _READ_TOKEN) as client,
@@ -160,8 +186,7 @@ def _get(arguments: argparse.Namespace) -> None:
 
 
 def _stat(arguments: argparse.Namespace) -> None:
-    text = arguments.key
-    key = key_of(text, is_encoded=arguments.encoded)
+    text, key = arguments.key, key_of(arguments)
     with _client(arguments, _READ_TOKEN) as client, _translated(text):
         stat = client.stat(key)
     if stat is None:
@@ -176,23 +201,11 @@ def _stat(arguments: argparse.Namespace) -> None:
         )
 
 
-def _rm(arguments: argparse.Namespace) -> int:
-    keys = [(t, key_of(t, is_encoded=arguments.encoded)) for t in arguments.keys]
-    code = EXIT_OK
-    with _client(arguments, _WRITE_TOKEN) as client:
-        for text, key in keys:
-            try:
-                _delete(client, text, key, is_forced=arguments.force)
-            except InstanceError as error:
-                complain(str(error))
-                code = EXIT_FAILED
-    return code
-
-
-def _delete(client: Client[bytes], text: str, key: bytes, *, is_forced: bool) -> None:
-    with _translated(text):
+def _rm(arguments: argparse.Namespace) -> None:
+    text, key = arguments.key, key_of(arguments)
+    with _client(arguments, _WRITE_TOKEN) as client, _translated(text):
         is_deleted = client.delete(key)
-    if not (is_deleted or is_forced):
+    if not (is_deleted or arguments.force):
         raise InstanceError(_shown(text), "not found")
 
 
@@ -200,8 +213,9 @@ def _delete(client: Client[bytes], text: str, key: bytes, *, is_forced: bool) ->
 
 
 def _put(arguments: argparse.Namespace) -> None:
-    text, file = arguments.key, arguments.file
-    key = key_of(text, is_encoded=arguments.encoded)
+    text, file, key = arguments.key, arguments.file, key_of(arguments)
+    if not os.path.exists(file):  # noqa: PTH110 - It may have any bytes.
+        _refuse_address(arguments, "FILE", file)
     headers = _headers(arguments)
     targets = {urlsplit(target.url).netloc: target for target in _in_use(arguments)}
     name = next(iter(targets))
@@ -255,6 +269,7 @@ def _headers(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
+    _refuse_address(arguments, "PREFIX", arguments.prefix)
     token, timeout = read_token(arguments.token_file), arguments.timeout
     prefix = quote(os.fsencode(arguments.prefix), safe="/")
     after = dict.fromkeys((target.url for target in targets_of(arguments)), "")
@@ -294,7 +309,7 @@ def _rows(url: str, answer: Answer) -> list[Any]:
         InstanceError: It is not such a page.
     """
     if answer.status != HTTPStatus.OK:
-        raise error_of(urlsplit(url).netloc, answer.status, answer.body)
+        raise refusal(urlsplit(url).netloc, answer)
     try:
         rows = [json.loads(line) for line in answer.body.splitlines()]
         _ = rows[-1]["after"], [row["key"] for row in rows[:-1]]
@@ -304,12 +319,15 @@ def _rows(url: str, answer: Answer) -> list[Any]:
 
 
 def _purge(arguments: argparse.Namespace) -> int:
+    _refuse_address(arguments, "PREFIX", arguments.prefix)
     token = read_token(arguments.token_file)
     prefix = quote(os.fsencode(arguments.prefix), safe="/")
     path = f"/-/purge?prefix={prefix}{'&dry-run' if arguments.dry_run else ''}"
     timeout = arguments.timeout
     urls = [target.url for target in targets_of(arguments)]
+    is_whole = arguments.dry_run or not urls[1:]  # Else the answers are all alike.
     rows: list[dict[str, object]] = []
+    failed: list[str] = []
     with output() as report:
         for url, answer in each(
             urls, lambda url: act(url, path, token, timeout=timeout)
@@ -317,11 +335,25 @@ def _purge(arguments: argparse.Namespace) -> int:
             is_done = not isinstance(answer, InstanceError)
             text = answer.reason if isinstance(answer, InstanceError) else answer
             rows.append({"url": url, "done": is_done, "answer": text})
-            if not arguments.json:
-                report(f"{'' if is_done else 'failed: '}{url}: {text}")
+            if not is_done:
+                failed.append(f"failed: {url}: {text}")
+            elif is_whole and not arguments.json:
+                report(f"{url}: {text}")
         if arguments.json:
             report(json.dumps({"prefix": arguments.prefix, "instances": rows}))
-    return EXIT_OK if all(row["done"] for row in rows) else EXIT_FAILED
+        else:
+            for line in [*failed, *_purged(arguments, len(urls), len(failed))]:
+                report(line)
+    return EXIT_FAILED if failed else EXIT_OK
+
+
+def _purged(arguments: argparse.Namespace, asked: int, failed: int) -> Iterator[str]:
+    """Yield the sum of the answers of several instances."""
+    if asked > 1:
+        verb = "would purge" if arguments.dry_run else "purged"
+        done = f"{asked - failed} of {counted(asked, 'instance')}"
+        again = "; run it again for the others" if failed else ""
+        yield f"{verb} {_shown(arguments.prefix)} on {done}{again}"
 
 
 COMMANDS: Final = {

@@ -189,10 +189,18 @@ def act(
         InstanceError: It does not answer, or refuses.
     """
     answer = _ask(url, path, method="POST", token=token, timeout=timeout)
-    line = first_line(answer.body)
     if answer.status != HTTPStatus.OK:
-        raise InstanceError(url, f"{answer.status} {line}")
-    return line
+        raise refusal(url, answer)
+    return first_line(answer.body)
+
+
+def refusal(where: str, answer: Answer) -> InstanceError:
+    """Return the error for an answer that refuses a request of the operator."""
+    reason = f"{answer.status} {first_line(answer.body)}"
+    # That of an instance names the setting.
+    if answer.status == HTTPStatus.FORBIDDEN and "admin_token" not in reason:
+        reason += "; is this nginx? Give the addresses of the instances"
+    return InstanceError(where, reason)
 
 
 def each(

@@ -90,6 +90,29 @@ def test_key_is_percent_encoded(run: Run) -> None:
         assert received[1].startswith(b"DELETE " + path + b" HTTP/1.1\r\n")
 
 
+def test_refusal_says_what_helps(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that was given is not asked for; nginx is not an instance."""
+    monkeypatch.setenv("VOLCACHE_ADMIN_TOKEN", "x")
+    nginx = b"HTTP/1.1 403 Forbidden\r\n\r\nforbidden: what is under /-/ is not\n"
+    off = b"HTTP/1.1 403 Forbidden\r\n\r\nkeys is off; set admin_token to allow it\n"
+    wrong = b"HTTP/1.1 401 Unauthorized\r\n\r\nthe token is wrong: reading needs\n"
+    for words, answer, end in (
+        (["ls"], nginx, "; is this nginx? Give the addresses of the instances\n"),
+        (
+            ["purge", "a"],
+            nginx,
+            "; is this nginx? Give the addresses of the instances\n",
+        ),
+        (["ls"], off, ": 403 keys is off; set admin_token to allow it\n"),
+        (["get", "k"], wrong, "k: 401 the token is wrong: reading needs\n"),
+        (["get", "k"], nginx, "k: 403 forbidden: what is under /-/ is not\n"),
+    ):
+        with sending(answer) as (target, _):
+            code, out, err = run(*words, "-t", target)
+        assert code == 1
+        assert (out + err).endswith(end)
+
+
 def test_token_is_sent_as_utf_8(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,10 +45,10 @@ def test_an_action_is_a_post_with_the_token() -> None:
         assert act(f"http://{name}", "/-/flush", "secret") == "flushed"
     assert received[0].startswith(b"POST /-/flush HTTP/1.1\r\n")
     assert b"Authorization: Bearer secret\r\n" in received[0]
-    refused = b"HTTP/1.1 403 x\r\nContent-Length: 7\r\n\r\no\x1bff\nx\n"
+    refused = b"HTTP/1.1 409 x\r\nContent-Length: 7\r\n\r\no\x1bff\nx\n"
     with sending(refused) as (name, _), pytest.raises(InstanceError) as error:
         act(f"http://{name}", "/-/flush", "secret")
-    assert str(error.value) == f"http://{name}: 403 o ff"
+    assert str(error.value) == f"http://{name}: 409 o ff"
 
 
 def test_statistics_are_asked_for_with_or_without_volumes() -> None:
