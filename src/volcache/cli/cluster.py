@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from volcache.fleet.collector import Watched
-    from volcache.fleet.folder import Plan
+    from volcache.fleet.folder import Change, Plan
     from volcache.fleet.targets import Target
 
 _NAMES_MAX: Final = 5  # Machines that a line names.
@@ -220,14 +220,26 @@ def _render(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder)
     found = plan(folder, load_inventory(Path(arguments.inventory)))
     if arguments.diff:
-        for change in found.changes:
-            for line in change.diff():
-                print_line(line)
+        for line in _diff(found.changes):
+            print_line(line)
         return EXIT_FAILED if found.changes else EXIT_OK
     write(folder, found)
     for line in _rendered(found):
         print_line(line)
     return EXIT_OK
+
+
+def _diff(changes: Sequence[Change]) -> Iterator[str]:
+    """Yield the lines of all changes; the same of several machines once."""
+    alike: dict[tuple[object, ...], list[Change]] = {}
+    for change in changes:
+        name = change.path.rpartition("/")[2]
+        alike.setdefault((name, change.old, change.new), []).append(change)
+    for first, *others in alike.values():
+        yield from first.diff()
+        if others:
+            names = [machine_of(one.path) or one.path for one in others]
+            yield f"# and the same on {_listed(names)}"
 
 
 def _rendered(found: Plan) -> Iterator[str]:

@@ -180,6 +180,22 @@ def test_check_config_tells_what_differs(
     assert json.loads(found.out)["findings"][0]["instances"] == [fleet[1].name]
 
 
+def test_diff_has_what_is_the_same_on_machines_once(tmp_path: Path, run: Run) -> None:
+    """The lists of 40 machines are two diffs, not 80; the machines are named."""
+    lines = [f'm{n} = "10.0.0.{n}"' for n in range(40)]
+    inventory = tmp_path / "inventory.toml"
+    inventory.write_text("[machines]\n" + "\n".join(lines))
+    words = ["cluster", "render", tmp_path / "rendered", "--inventory", inventory]
+    assert run(*words).code == 0
+    inventory.write_text(inventory.read_text() + '\nm40 = "10.0.0.40"\n')
+    code, out, _ = run(*words, "--diff")
+    added = "+server 10.0.0.40:1234 "
+    # In the list of nginx, and in both lists of the old machines and of the new one.
+    assert (code, out.count(added)) == (1, 5)
+    assert "\n# and the same on m1, m10, m11, m12, m13 and 34 more machines\n" in out
+    assert len(out.splitlines()) < 350
+
+
 def test_render_tells_what_it_did_and_what_is_next(tmp_path: Path, run: Run) -> None:
     """With --diff nothing is written, and the exit code is 1 if anything would be."""
     inventory, folder = tmp_path / "inventory.toml", tmp_path / "rendered"
