@@ -256,6 +256,7 @@ def test_narrow_window_has_no_horizontal_scrolling(
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of the dashboard of four machines with ten instances; one is dead."""
     lines = ["[machines]"]
+    down: list[dict[str, object]] = []
     with ExitStack() as stack:
         for number in range(1, 5):
             ports = []
@@ -265,9 +266,11 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                     dead = stack.enter_context(socket.socket())
                     dead.bind(("127.0.0.1", 0))
                     ports.append(dead.getsockname()[1])
+                    down.append({"owner": f"127.0.0.1:{ports[-1]}", "last": 2e9})
                 else:
                     server = stack.enter_context(StatsServer(empty_stats()))
                     add_reads(server.stats, 30, 10)
+                    server.stats["requests"]["others"] = down
                     ports.append(server.port)
             disks = [f'{{ name = "{port}", port = {port} }}' for port in ports]
             address = f'address = "127.0.0.1", disks = [{", ".join(disks)}]'
@@ -294,7 +297,10 @@ def test_forty_instances_fit_and_a_dead_machine_is_one_row(
     assert tab.page.locator("tbody tr").count() == 30 + 4
     dead = row_of(tab, "cache-3")
     assert "all 10 instances are down: Connection refused (for " in dead
-    assert "cache-3: all 10 instances are down" in tab.text("verdict")
+    verdict = tab.text("verdict")
+    assert "cache-3: all 10 instances are down" in verdict
+    assert "and 5 more are refused by others (expected while they are down)." in verdict
+    assert tab.text("up-sub") == "10 down"
     assert "10 instances" in tab.page.locator("tr.machine >> nth=1").inner_text()
     assert tab.page.evaluate("document.documentElement.scrollHeight") <= most
     assert not tab.is_scrolled_sideways()
