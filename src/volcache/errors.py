@@ -153,13 +153,13 @@ class ReadOnlyError(StoreIOError):
 class TooManyPurgesError(ClientError):
     """The list of purges is full. Nothing was changed."""
 
-    def __init__(self, *, limit: int) -> None:
+    def __init__(self, entries: int, size: int) -> None:
         super().__init__(
-            f"the list of purges is full: it has {limit} entries, and none can be dropped"
-            " before the volumes that existed at its time were reclaimed; purge a shorter"
-            " prefix, which replaces all entries that begin with it, or flush"
+            f"the list of purges is full: allowed are {entries} entries, and {size} bytes"
+            " of prefixes, and none can be dropped before the volumes that existed at its"
+            " time were reclaimed; purge a shorter prefix, which replaces all entries that"
+            " begin with it, or flush"
         )
-        self.limit = limit
 
 
 class DamagedRecordError(StoreError):

@@ -112,7 +112,12 @@ def make_directives(directory: Path) -> None:
 
 
 def make_purged(directory: Path) -> None:
-    """Values that were stored before and after two purges, killed after the second."""
+    """
+    Values that were stored before and after two purges, killed after the second.
+
+    That has appended a line to PURGE.txt. In `purged`, which is older, it has replaced the
+    file; that is what a purge does if the file has grown.
+    """
     with opened(directory.with_name("stopped")) as store:
         for key in (b"tiles/12/a", b"tiles/12/b", b"tiles/13/a", b"gr\xc3\xbcn/1"):
             store.put(key, b"old")
@@ -190,7 +195,7 @@ def make_all(target: Path) -> None:
     target.mkdir(exist_ok=True)
     make_all_rings(target)
     make(make_directives, target / "directives")
-    make(make_purged, target / "purged")
+    make(make_purged, target / "purged_appended")
     healthy, meta = target / "healthy", target / "META.txt"
     make(make_healthy, healthy, meta)
     for name in ("no_index", "no_meta", "torn_tail", "bit_rot"):

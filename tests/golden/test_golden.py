@@ -111,7 +111,13 @@ def test_the_current_code_writes_the_same_bytes(tmp_path: Path) -> None:
     make = runpy.run_path(str(GOLDEN.parent / "make.py"))
     make["make_all"](tmp_path)
 
-    assert bytes_in(tmp_path) == bytes_in(GOLDEN)
+    kept = {path: data for path, data in bytes_in(GOLDEN).items() if is_made(path)}
+    assert bytes_in(tmp_path) == kept
+
+
+def is_made(path: str) -> bool:
+    """Return whether the current code makes a file: `purged` is older, see make.py."""
+    return not path.startswith("purged/")
 
 
 @pytest.mark.parametrize("volume_num", [3, 5])

@@ -10,9 +10,8 @@ import pytest
 from support.contents import archived
 from support.stores import open_fifo, value_of
 from volcache.cli import main as cli
-from volcache.store.purges import Purge
 
-PURGED = Path(__file__).parent / "v2" / "purged"
+V2 = Path(__file__).parent / "v2"
 NOW_US = 1_790_000_000_000_000
 VALUES = {
     b"tiles/12/a": None,
@@ -22,10 +21,10 @@ VALUES = {
 }
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """A copy."""
-    return Path(shutil.copytree(PURGED, tmp_path / "purged"))
+@pytest.fixture(params=["purged", "purged_appended"])
+def directory(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A copy of the directory, with a PURGE.txt as a whole or with a line appended."""
+    return Path(shutil.copytree(V2 / request.param, tmp_path / "purged"))
 
 
 @pytest.mark.parametrize("lost", ["", "META.txt", "index"])
@@ -37,11 +36,19 @@ def test_what_was_purged_is_a_miss(directory: Path, lost: str) -> None:
         (directory / lost).unlink()
     store = open_fifo(directory, volume_size=2048, volume_num=3)
     assert {key: value_of(store.get(key)) for key in VALUES} == VALUES
-    assert store._log.kept_purges.current == (
-        Purge(NOW_US + 4, 1, b"tiles/12/"),
-        Purge(NOW_US + 6, 1, "gr\xfcn/".encode()),
-    )
+    assert store.index.purges() == [
+        (NOW_US + 4, 1, b"tiles/12/"),
+        (NOW_US + 6, 1, "gr\xfcn/".encode()),
+    ]
     store.close()
+
+
+def test_a_start_makes_the_file_whole(directory: Path) -> None:
+    """Nothing is appended to an older file before, and an older version reads it."""
+    open_fifo(directory, volume_size=2048, volume_num=3).close()
+    lines = (directory / "PURGE.txt").read_bytes().splitlines()
+    assert len(lines) == 4
+    assert lines[-1].startswith(b"checksum ")
 
 
 def test_the_tools_leave_out_what_was_purged(

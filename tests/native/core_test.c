@@ -282,8 +282,8 @@ static void check_hidden(void) {
     CHECK(vc_core_set(core, fingerprint("hidden"), slot, end, 100, 0, false));
     CHECK(delete("hidden", VC_RING_UNKNOWN, &existed) == VC_OK && !existed);
     CHECK(writer.pending == 1);
-    vc_purge purge = {us, bytes("hid"), 3};
-    CHECK(vc_core_set_purges(core, &purge, 1));
+    CHECK(vc_core_reserve_purge(core, bytes("hid"), 3));
+    vc_core_add_purge(core, us, 1);
     CHECK(delete("hides", VC_RING_UNKNOWN, &existed) == VC_OK && !existed && !writer.pending);
     end = writer.end;
     CHECK(put_value("again", 0) == VC_OK);

@@ -222,16 +222,13 @@ static void write_version(keeper *k, uint32_t key) {
 
 /* Purge what a key has now, and keep the purges of all others. */
 static void purge(uint32_t key) {
-    uint8_t names[PURGES][KEY_BYTES_MAX];
-    vc_purge list[PURGES];
-    size_t count = 0;
+    uint8_t name[KEY_BYTES_MAX];
+    make_key(name, key);
     atomic_store(&purge_begun[key], VERSION_OF(atomic_load(&finished[key])));
-    for (uint32_t i = 0; i < PURGES; i++) {
-        if (!atomic_load(&purge_begun[i])) continue;
-        make_key(names[i], i);
-        list[count++] = (vc_purge){atomic_load(&purge_begun[i]), names[i], NAME_BYTES};
-    }
-    CHECK(vc_core_set_purges(core, list, count));
+    CHECK(vc_core_reserve_purge(core, name, NAME_BYTES));
+    vc_core_add_purge(core, atomic_load(&purge_begun[key]), 1);
+    if (key % 16 == 0) vc_core_sweep_purges(core);
+    if (key % 16 == 1) vc_core_drop_purges(core, 0);    /* None, but readers look again. */
     atomic_store(&purged[key], atomic_load(&purge_begun[key]));
 }
 

@@ -47,8 +47,8 @@ def dump(directory: str, now_ms: int) -> Iterator[RecordLine]:
         StoreError: The directory cannot be read, is in use, or is not a store.
     """
     with OfflineStore.inspect(ReadOnlyFileSystem(), directory) as store:
-        purges = store.inventory.purges.purges
-        for volume, found, is_current in store.records(store.replay()):
+        index = store.replay()
+        for volume, found, is_current in store.records(index):
             if isinstance(found, Found):
                 header = found.header
                 state = "expired" if 0 < header.expires_ms <= now_ms else "live"
@@ -58,7 +58,7 @@ def dump(directory: str, now_ms: int) -> Iterator[RecordLine]:
                     state = "tombstone"
                 elif not is_current:
                     state = "superseded"
-                elif purges.covers(header.key, header.stored_us):
+                elif index.is_purged(header.key, header.stored_us):
                     state = "purged"
                 yield RecordLine(
                     volume.id,

@@ -48,7 +48,7 @@ def export(
         OSError: The file cannot be written.
     """
     counts = {"files": 0, "bytes": 0, "left_out": 0}
-    index, purges = store.replay(), store.inventory.purges.purges
+    index = store.replay()
     with progress(index.count, "export", "files") as bar:
         for volume, found, is_current in store.records(index):
             if not is_current:
@@ -64,7 +64,7 @@ def export(
                 above(bar, report)(Line(text, key=name, left_out=str(error)))
                 continue
             is_expired = 0 < record.expires_ms <= now_ms
-            if not is_expired and not purges.covers(place.key, record.stored_us):
+            if not is_expired and not index.is_purged(place.key, record.stored_us):
                 write_value(file, place.key, record)
                 counts["files"] += 1
                 counts["bytes"] += len(record.value)

@@ -213,6 +213,20 @@ class StoreDirectory:
         """
         replace_file(self.fs, os.path.join(self.root, name), data)
 
+    def append(self, name: str, data: bytes, end: int) -> None:
+        """
+        Write durably at the end of one of these files.
+
+        Raises:
+            OSError: A part of it may have been written.
+        """
+        fd = self.fs.open(os.path.join(self.root, name), create=False)
+        try:
+            write_all(self.fs, fd, data, end)
+            self.fs.sync(fd)
+        finally:
+            self.fs.close(fd)
+
     def write_manifest(self, manifest: Manifest) -> None:
         """
         Replace META.txt durably and atomically.

@@ -144,6 +144,7 @@ class OfflineStore:
         replay = Replay(self.inventory, index, RecoveryStats())
         self.outdated = replay.run(self.volumes, lenient=self._lenient)
         self.contents, self.newest_seq = replay.contents, replay.newest_seq
+        index.load_purges(self.inventory.purges.purges)
         return index
 
     def walk(

@@ -1,19 +1,21 @@
 """
 Purges: prefixes of keys of which everything stored so far is a miss, and PURGE.txt.
 
-A purge is an entry in a short list: a prefix, a time, and the newest volume that existed
-then. A record is purged if its key begins with the prefix and it was stored at that time or
-before; reads compare the two. Nothing purged is copied to a newer volume, so an entry can
-be dropped when all volumes that existed at its time were reclaimed.
+A purge is a prefix, a time, and the newest volume that existed then. A record is purged if
+its key begins with the prefix and it was stored at that time or before; reads compare the
+two, in the core (`_core/purges.h`). Nothing purged is copied to a newer volume, so a purge
+is dropped when all volumes that existed at its time were reclaimed.
 
-PURGE.txt holds the list, and META.txt names the checksum of the file while there are
-entries, so that a file that is missing, damaged, an earlier one, or one from a copy is
-noticed. The order of a purge, and what a crash after each step leaves:
-    1. PURGE.txt is replaced. It names the checksum that META.txt has now: a start accepts
-       it as the next version, and the purge takes effect.
-    2. META.txt is replaced; it names the new PURGE.txt.
-    3. Reads compare records with the new list.
-When the last entry is dropped, META.txt no longer names the file, which is then removed. A
+PURGE.txt has all of them. Each purge appends a line, which makes the next *version* of the
+file; when it has grown, it is replaced by one with the purges that are left. META.txt names
+the serial number and the checksum of the version that is valid, so that a file that is
+missing, damaged, an earlier one, or one from a copy is noticed. The order of a purge, and
+what a crash after each step leaves:
+    1. PURGE.txt gets a line, or is replaced. Either way, it shows that it follows the
+       version that META.txt names: a start accepts it, and the purge takes effect.
+    2. META.txt is replaced; it names the new version.
+    3. Reads compare records with the purge.
+When the last purge is dropped, META.txt no longer names the file, which is then removed. A
 start removes one that was left; it knows it by its volumes, which are all gone.
 
 Pure functions and values: this module reads and writes no files.
@@ -22,28 +24,33 @@ Pure functions and values: this module reads and writes no files.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from google_crc32c import extend
 from google_crc32c import value as crc32c
 
-from volcache.store.format import VERSION
+from volcache.store.format import KEY_BYTES_MAX, SEQ_MAX, VERSION
 from volcache.store.index_format import decode_key, encode_key
 from volcache.store.manifest import ListedPurges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from volcache.store.manifest import Manifest
 
-# A read of an older record looks at all of them.
-PURGES_MAX: Final = 256
+# In memory: 72 bytes for each, and the prefixes.
+PURGES_MAX: Final = 65_536
+PURGE_BYTES_MAX: Final = 8 << 20
 
 PURGE: Final = "PURGE.txt"
 _FIRST: Final = re.compile(
-    rb"# volcache purges %d store ([0-9a-f]{16}) serial ([0-9]{1,20})"
+    rb"# volcache purges %d store ([0-9a-f]{16}) serial ([0-9]{1,18})"
     rb" after (-|[0-9a-f]{8})\n" % VERSION
 )
-_ENTRY: Final = re.compile(rb"([0-9]{1,20}) ([0-9]{1,20}) ([!-~]+)\n")
+_PURGE: Final = rb"([0-9]{1,16}) ([0-9]{1,15}) ([!-~]{1,%d})" % (3 * KEY_BYTES_MAX)
+_LINE: Final = re.compile(_PURGE + rb"\n")
+_CHECKSUM: Final = re.compile(rb"checksum ([0-9a-f]{8})\n")
+_APPENDED: Final = re.compile(_PURGE + rb" ([0-9a-f]{8})\n")
 
 
 class Purge(NamedTuple):
@@ -64,104 +71,131 @@ class PurgeStay(NamedTuple):
     limit: int
 
 
-class PurgeList(tuple[Purge, ...]):  # noqa: SLOT001 - It has attributes.
+class PurgeFile(NamedTuple):
     """
-    The purges that count, oldest first. Threads may read it at any time.
+    The contents of PURGE.txt: a version as a whole, and lines that were appended.
 
     Attributes:
-        newest_us: The time of the newest; -1 if there is none.
+        store_id: Of the store.
+        serial: Of the first version; each line makes the next.
+        after: The checksum of the version before the first; None: META.txt named none.
+        purges: Of the last version, oldest first; a later one replaces the same prefix.
+        checksums: Of each version.
+        is_torn: The last version is followed by what is no whole line.
     """
 
-    newest_us: int
-    _times: tuple[tuple[int, dict[bytes, int]], ...]
-
-    def __new__(cls, entries: Iterable[Purge] = ()) -> Self:
-        """Keep these."""
-        self = super().__new__(cls, sorted(entries))
-        self.newest_us = self[-1].time_us if self else -1
-        # By the length of the prefixes: there are few of these.
-        times: dict[int, dict[bytes, int]] = {}
-        for purge in self:
-            times.setdefault(len(purge.prefix), {})[purge.prefix] = purge.time_us
-        self._times = tuple(times.items())
-        return self
-
-    def covers(self, key: bytes, stored_us: int) -> bool:
-        """Return whether a record is purged."""
-        if stored_us > self.newest_us:
-            return False
-        return any(
-            times.get(key[:length], -1) >= stored_us for length, times in self._times
-        )
-
-    def plus(self, purge: Purge) -> Self:
-        """Return the list with a newer purge, without those that it covers."""
-        kept = (one for one in self if not one.prefix.startswith(purge.prefix))
-        return type(self)([*kept, purge])
-
-    def since(self, seq: int) -> Self:
-        """Return those that are needed if no volume is older than `seq`."""
-        if all(purge.seq >= seq for purge in self):
-            return self
-        return type(self)(purge for purge in self if purge.seq >= seq)
-
-
-class PurgeFile(NamedTuple):
-    """The contents of PURGE.txt."""
-
     store_id: int
-    serial: int  # grows with each version of the file
-    after: int | None  # the checksum of the version before; None: META.txt named none
-    purges: PurgeList
+    serial: int
+    after: int | None
+    purges: tuple[Purge, ...]
+    checksums: tuple[int, ...]
+    is_torn: bool
+
+    @property
+    def appended(self) -> int:
+        """How many lines were appended."""
+        return len(self.checksums) - 1
 
     @property
     def listed(self) -> ListedPurges:
-        """What META.txt says of this file."""
+        """What META.txt says of the last version."""
         seq = max((purge.seq for purge in self.purges), default=0)
-        return ListedPurges(self.serial, seq, crc32c(_text_of(self)))
+        return ListedPurges(self.serial + self.appended, seq, self.checksums[-1])
+
+    def may_follow(self, listed: ListedPurges | None) -> bool:
+        """Return whether META.txt names this file, or a crash explains that it does not."""
+        if listed is None:
+            return self.after is None and not self.appended and not self.is_torn
+        serial, checksum = listed.serial, listed.checksum
+        last = self.serial + self.appended
+        if (serial, checksum) == (last, self.checksums[-1]):
+            return True  # What follows is a line that a crash has interrupted.
+        before = self.checksums[-2] if self.appended else self.after
+        return not self.is_torn and (serial + 1, checksum) == (last, before)
 
 
-def next_file(
-    store_id: int, before: ListedPurges | None, purges: PurgeList
-) -> PurgeFile:
-    """Return the version of PURGE.txt after the one that META.txt names."""
-    if before is None:
-        return PurgeFile(store_id, 1, None, purges)
-    return PurgeFile(store_id, before.serial + 1, before.checksum, purges)
+def encode_purges(
+    store_id: int, before: ListedPurges | None, purges: Sequence[Purge]
+) -> tuple[bytes, ListedPurges]:
+    """
+    Return PURGE.txt as a whole, and what META.txt says of it.
 
-
-def encode_purges(file: PurgeFile) -> bytes:
-    """Return the contents of PURGE.txt."""
-    text = _text_of(file)
-    return text + b"checksum %08x\n" % crc32c(text)
-
-
-def _text_of(file: PurgeFile) -> bytes:
-    after = "-" if file.after is None else f"{file.after:08x}"
-    first = (
-        f"# volcache purges {VERSION} store {file.store_id:016x} serial {file.serial}"
+    Args:
+        store_id: Of the store.
+        before: The version before, which META.txt names; None: it names none.
+        purges: All, oldest first.
+    """
+    serial, after = 1, "-"
+    if before is not None:
+        serial, after = before.serial + 1, f"{before.checksum:08x}"
+    text = (
+        f"# volcache purges {VERSION} store {store_id:016x} serial {serial}"
         f" after {after}\n"
     )
-    lines = (
-        f"{time} {seq} {encode_key(prefix)}\n" for time, seq, prefix in file.purges
+    text += "".join(
+        f"{time} {seq} {encode_key(prefix)}\n" for time, seq, prefix in purges
     )
-    return (first + "".join(lines)).encode()
+    data = text.encode()
+    checksum = crc32c(data)
+    seq = max((purge.seq for purge in purges), default=0)
+    listed = ListedPurges(serial, seq, checksum)
+    return data + b"checksum %08x\n" % checksum, listed
+
+
+def encode_purge(before: ListedPurges, purge: Purge) -> tuple[bytes, ListedPurges]:
+    """
+    Return a line that makes the next version, and what META.txt says of that.
+
+    Args:
+        before: The version before, which META.txt names.
+        purge: Later than all of it.
+    """
+    line = f"{purge.time_us} {purge.seq} {encode_key(purge.prefix)} ".encode()
+    checksum = extend(before.checksum, line)
+    listed = ListedPurges(before.serial + 1, max(before.seq, purge.seq), checksum)
+    return line + b"%08x\n" % checksum, listed
 
 
 def decode_purges(data: bytes) -> PurgeFile | None:
-    """Return what PURGE.txt says; None if it is damaged."""
-    text, _, checksum = data.rpartition(b"checksum ")
-    first = _FIRST.match(text)
-    if first is None or checksum != b"%08x\n" % crc32c(text):
+    """Return what PURGE.txt says; None: its first version is damaged."""
+    first = _FIRST.match(data)
+    if first is None:
         return None
-    entries, at = [], first.end()
-    while line := _ENTRY.match(text, at):
-        entries.append(Purge(int(line[1]), int(line[2]), decode_key(line[3])))
+    purges: list[Purge] = []
+    at = first.end()
+    while (line := _LINE.match(data, at)) and _add_purge(purges, line):
         at = line.end()
-    if at != len(text):
+    end = _CHECKSUM.match(data, at)
+    if end is None or int(end[1], 16) != crc32c(data[:at]):
         return None
+    checksums, at = [int(end[1], 16)], end.end()
+    while line := _APPENDED.match(data, at):
+        checksum = extend(checksums[-1], data[at : line.start(4)])
+        if checksum != int(line[4], 16) or not _add_purge(purges, line):
+            break
+        checksums.append(checksum)
+        at = line.end()
     after = None if first[3] == b"-" else int(first[3], 16)
-    return PurgeFile(int(first[1], 16), int(first[2]), after, PurgeList(entries))
+    return PurgeFile(
+        *(int(first[1], 16), int(first[2]), after),
+        *(tuple(purges), tuple(checksums), at < len(data)),
+    )
+
+
+def _add_purge(purges: list[Purge], line: re.Match[bytes]) -> bool:
+    """Add the purge of a line; return whether its numbers are allowed."""
+    purge = Purge(int(line[1]), int(line[2]), decode_key(line[3]))
+    last_us = purges[-1].time_us if purges else -1
+    is_key = len(purge.prefix) <= KEY_BYTES_MAX
+    if not (purge.time_us > last_us and purge.seq <= SEQ_MAX and is_key):
+        return False
+    purges.append(purge)
+    return True
+
+
+def purges_since(purges: tuple[Purge, ...], seq: int) -> tuple[Purge, ...]:
+    """Return those that are needed if no volume is older than `seq`."""
+    return tuple(purge for purge in purges if purge.seq >= seq)
 
 
 # --- At a start --------------------------------------------------------------------
@@ -173,7 +207,6 @@ class FoundPurges(NamedTuple):
 
     Attributes:
         file: The file, if it is to be used.
-        purges: All in the file, also those that are not needed.
         exists: There is a file of this name.
         refusal: Why the start must not use the mount point; empty: it may.
         doubtful_seq: With a refusal: volumes up to this one may have purged records.
@@ -183,7 +216,16 @@ class FoundPurges(NamedTuple):
     exists: bool = False
     refusal: str = ""
     doubtful_seq: int = 0
-    purges: PurgeList = PurgeList()
+
+    @property
+    def purges(self) -> tuple[Purge, ...]:
+        """The purges in the file that is used, oldest first; also what is not needed."""
+        return self.file.purges if self.file else ()
+
+    @property
+    def newest_us(self) -> int:
+        """The time of the newest of them; -1: there is none."""
+        return self.purges[-1].time_us if self.purges else -1
 
 
 def compare_purges(
@@ -206,9 +248,10 @@ def compare_purges(
     if data is None and listed is None:
         return FoundPurges()
     if file is not None and file.store_id == manifest.store_id:
-        if is_manifest_lost or _is_next(file, listed):
-            return FoundPurges(file, exists=True, purges=file.purges)
-        if listed is None and not file.purges.since(manifest.volumes[0].use.seq):
+        if not file.is_torn if is_manifest_lost else file.may_follow(listed):
+            return FoundPurges(file, exists=True)
+        needed = purges_since(file.purges, manifest.volumes[0].use.seq)
+        if listed is None and not (needed or is_manifest_lost):
             return FoundPurges(exists=True)  # It was left when the list became empty.
         doubtful_seq = max(doubtful_seq, file.listed.seq)
     return FoundPurges(
@@ -220,20 +263,11 @@ def compare_purges(
     )
 
 
-def _is_next(file: PurgeFile, listed: ListedPurges | None) -> bool:
-    """Return whether META.txt names this file, or a crash explains that it does not."""
-    if listed is None:
-        return file.after is None
-    return file.listed == listed or (
-        file.serial == listed.serial + 1 and file.after == listed.checksum
-    )
-
-
 def _what_is_wrong(
     data: bytes | None, file: PurgeFile | None, manifest: Manifest
 ) -> str:
     listed, store_id = manifest.purges, manifest.store_id
-    if file is None:
+    if file is None or (file.is_torn and file.store_id == store_id):
         expected = f" although META.txt names it ({_name(listed)})" if listed else ""
         return f"{PURGE} is {'missing' if data is None else 'damaged'}{expected}"
     if file.store_id != store_id:

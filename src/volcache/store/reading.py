@@ -95,17 +95,16 @@ class RecordReader:
 
         A record is only read if there are purges; one that cannot be read counts.
         """
-        purges = self._kept_purges.current
         found = self._locate(key)
-        if found is None or not purges:
-            return found is not None
-        header = self._try_read_header(found, key)
-        return header is None or not purges.covers(key, header.stored_us)
+        if found is None:
+            return False
+        header = self._try_read_header(found, key) if self._kept_purges.count else None
+        if header is not None and self.index.is_purged(key, header.stored_us):
+            return False
+        return self._is_valid(found[0]) or key in self
 
     def _look_up(self, key: bytes, *, with_value: bool) -> Record | None:
         """Look a key up and read its record; again if another thread moves it meanwhile."""
-        # Later, a purge that covers the record may be dropped with its volume.
-        purges = self._kept_purges.current
         position = self._find(key)
         if position is None:
             if self.index.is_stale(key):
@@ -125,15 +124,28 @@ class RecordReader:
         except (DamagedRecordError, OSError) as error:
             is_miss = self._count_failed_read(key, position, error)
             return None if is_miss else self._look_up(key, with_value=with_value)
+        found = self._unhidden(key, record)
+        if found is None or self._is_valid(volume):
+            return found
+        return self._look_up(key, with_value=with_value)
+
+    def _unhidden(self, key: bytes, record: Record | None) -> Record | None:
+        """Return a record unless it is purged or expired; count why there is none."""
         if record is None:
             self.stats.absent_reads += 1  # The position is that of another key.
-        elif record.stored_us <= purges.newest_us and purges.covers(
-            key, record.stored_us
-        ):
+        elif self.index.is_purged(key, record.stored_us):
             self.stats.purged_reads += 1
         else:
             return self._unexpired(record) if record.expires_ms else record
         return None
+
+    def _is_valid(self, volume: Volume) -> bool:
+        """
+        Return whether a volume is valid still.
+
+        With a volume, purges are dropped that cover records in it.
+        """
+        return self._volumes.get(volume.seq) is volume
 
     def _is_outdated(self, key: bytes, position: Position) -> bool:
         """Return whether the position of a key has changed since it was looked up."""
@@ -247,7 +259,7 @@ class RecordReader:
     def _is_over(self, key: bytes, header: RecordHeader | Record) -> bool:
         """Return whether an intact record has expired or is purged."""
         is_expired = 0 < header.expires_ms <= self.clock.now_ms()
-        return is_expired or self._kept_purges.current.covers(key, header.stored_us)
+        return is_expired or self.index.is_purged(key, header.stored_us)
 
     def _locate(self, key: bytes) -> tuple[Volume, int, int] | None:
         """Return volume, offset and size of a key's record."""

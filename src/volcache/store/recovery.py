@@ -38,7 +38,7 @@ from volcache.store.disk import is_short
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring, Segment
 from volcache.store.inventory import new_volume, take_inventory
 from volcache.store.native import make_index
-from volcache.store.purges import PURGE, PurgeList, encode_purges, next_file
+from volcache.store.purges import PURGE, encode_purges, purges_since
 from volcache.store.replay import Replay, expected_keys
 from volcache.store.spill import Spill
 from volcache.store.stats import RecoveryStats, StoreStats
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from volcache.store.eviction import Frequency
     from volcache.store.manifest import ListedPurges, Manifest
     from volcache.store.native import Index
+    from volcache.store.purges import Purge
 
 SyncMode = Literal["none", "periodic", "always"]
 
@@ -80,7 +81,7 @@ class Recovered:
     volumes: list[Volume]  # oldest first
     newest_seq: int  # the highest sequence number, also of volumes that were dropped
     index: Index
-    purges: PurgeList  # those that are needed
+    purges: tuple[Purge, ...]  # those that are needed, oldest first
     hot: str = ""  # if the last process has stopped: which HOT.txt is valid; else empty
     recovery: RecoveryStats = field(default_factory=RecoveryStats)
     # Of the store; counts what the disk has refused so far.
@@ -401,25 +402,27 @@ class _Recovery:
 
     def _write_purges(self) -> ListedPurges | None:
         """
-        Write PURGE.txt again if that is necessary; return what META.txt says of it.
+        Write PURGE.txt again as a whole, if it is not; return what META.txt says of it.
 
         If META.txt does not name it, the last purge was not acknowledged, and what it
         covers may have been copied to newer volumes since: it is needed longer.
         """
-        found, before = self._inventory.purges, self._inventory.manifest.purges
-        volumes, purges = self._state.volumes, found.purges
-        needed = self._state.purges = purges.since(volumes[0].seq)
-        if found.file is None or not needed:
+        file, before = self._inventory.purges.file, self._inventory.manifest.purges
+        volumes = self._state.volumes
+        needed = () if file is None else purges_since(file.purges, volumes[0].seq)
+        self._state.purges = needed
+        if file is None or not needed:
             return None
-        if found.file.listed == before and needed is purges:
+        is_whole = not (file.appended or file.is_torn)
+        if is_whole and file.listed == before and len(needed) == len(file.purges):
             return before
         *others, last = needed
-        if found.file.listed != before:
+        if file.listed != before:
             last = last._replace(seq=volumes[-1].seq)
-        self._state.purges = PurgeList([*others, last])
-        file = next_file(found.file.store_id, before, self._state.purges)
-        self._directory.replace(PURGE, encode_purges(file))
-        return file.listed
+        self._state.purges = (*others, last)
+        data, listed = encode_purges(file.store_id, before, self._state.purges)
+        self._directory.replace(PURGE, data)
+        return listed
 
     def _give_up_oldest(self, actives: list[Volume], error: OSError) -> bool:
         """Free the space of the oldest volume; return whether that may help."""

@@ -151,7 +151,7 @@ class Replay:
         progress = inventory.directory.progress
         self.latest_us = max(
             manifest.time_us,
-            inventory.purges.purges.newest_us,
+            inventory.purges.newest_us,
             *(one.time_us for one in progress if one.store_id == manifest.store_id),
         )
 

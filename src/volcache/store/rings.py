@@ -21,6 +21,7 @@ from __future__ import annotations
 import errno
 import logging
 from contextlib import contextmanager, suppress
+from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
 from volcache.errors import (
@@ -33,7 +34,14 @@ from volcache.store.directory import META
 from volcache.store.disk import is_short
 from volcache.store.format import Ring
 from volcache.store.progress import Progress
-from volcache.store.purges import PURGE, PURGES_MAX, Purge, encode_purges, next_file
+from volcache.store.purges import (
+    PURGE,
+    PURGE_BYTES_MAX,
+    PURGES_MAX,
+    Purge,
+    encode_purge,
+    encode_purges,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -41,11 +49,12 @@ if TYPE_CHECKING:
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
     from volcache.store.manifest import ListedPurges
-    from volcache.store.purges import PurgeList
     from volcache.store.recovery import LogOptions, Recovered
     from volcache.store.volume import Volume
 
 _logger = logging.getLogger("volcache.store")
+# PURGE.txt is replaced when it has grown by so many bytes, and by what it had.
+_PURGE_GROWTH: Final = 1 << 20
 RING_NAMES: Final = tuple(ring.name.lower() for ring in Ring)
 
 
@@ -384,28 +393,26 @@ class KeptPurges:
     The purges that are needed, in memory and in PURGE.txt.
 
     Attributes (read-only for others):
-        current: Which records are misses although the index has them.
         dropped_us: The time of the newest purge that was dropped because all records that
             it covered were reclaimed; -1: there was none.
         opened_us: The time at which the store was opened.
     """
 
-    def __init__(self, rings: Rings, purges: PurgeList) -> None:
+    def __init__(self, rings: Rings, purges: Iterable[Purge]) -> None:
         """Begin with what recovery has found."""
-        self._rings = rings
+        self._rings, self._index = rings, rings.index
+        self._index.load_purges(purges)
+        self._index.sweep_purges()
         self.dropped_us = -1
         self.opened_us = rings.clock.now_us()
-        self._set(purges)
+        # Where the next line of PURGE.txt begins; 0: it has to be replaced. And the end
+        # above which it is.
+        self._end = self._end_max = 0
 
-    def _set(self, purges: PurgeList) -> None:
-        """Let reads use another list; no reader sees a part of it."""
-        self._rings.index.set_purges(purges)
-        self.current = purges
-
-    def needed(self) -> PurgeList:
-        """Return the purges that cover records in valid volumes."""
-        oldest = min(self._rings.volumes, default=self._rings.last_seq + 1)
-        return self.current.since(oldest)
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._index.purge_count
 
     def add(self, prefix: bytes) -> None:
         """
@@ -413,34 +420,65 @@ class KeptPurges:
 
         Raises:
             TooManyPurgesError: The list is full.
-            StoreIOError: The disk refused. In both cases nothing has changed; but after
-                the second, the purge may take effect at the next start.
+            MemoryError: There is no memory for it.
+            StoreIOError: The disk refused. In all cases nothing has changed; but after
+                the last, the purge may take effect at the next start.
         """
+        self._refuse_too_many(prefix)
+        self._index.reserve_purge(prefix)
         rings = self._rings
         purge = Purge(rings.clock.next_us(), rings.last_seq, prefix)
-        purges = self.needed().plus(purge)
-        if len(purges) > PURGES_MAX:
-            raise TooManyPurgesError(limit=PURGES_MAX)
         with rings.refusals_counted("record a purge"):
             if META in rings.uncertain:
                 rings.write_manifest()
             # Not before: META.txt may name no file now.
-            file = next_file(rings.manifest.store_id, rings.manifest.purges, purges)
             rings.uncertain.add(PURGE)
-            rings.directory.replace(PURGE, encode_purges(file))
-            rings.write_manifest(purges=file.listed)
+            end, self._end = self._end, 0
+            end, listed = self._write(purge, end)
+            rings.write_manifest(purges=listed)
+        self._end = end
         rings.uncertain.discard(PURGE)
-        self._set(purges)
+        self._index.add_purge(purge.time_us, purge.seq)
+
+    def _refuse_too_many(self, prefix: bytes) -> None:
+        limits = PURGES_MAX, PURGE_BYTES_MAX
+        if self._index.has_room_for_purge(prefix, *limits):
+            return
+        self._index.sweep_purges()
+        if not self._index.has_room_for_purge(prefix, *limits):
+            raise TooManyPurgesError(*limits)
+
+    def _write(self, purge: Purge, end: int) -> tuple[int, ListedPurges]:
+        """
+        Add a purge to PURGE.txt.
+
+        Returns:
+            Where the next line begins, and what META.txt has to say.
+        """
+        rings, before = self._rings, self._rings.manifest.purges
+        if before is not None and 0 < end <= self._end_max:
+            data, listed = encode_purge(before, purge)
+            rings.directory.append(PURGE, data, end)
+            return end + len(data), listed
+        self._index.sweep_purges()
+        purges = [*starmap(Purge, self._index.purges()), purge]
+        data, listed = encode_purges(rings.manifest.store_id, before, purges)
+        rings.directory.replace(PURGE, data)
+        self._end_max = 2 * len(data) + _PURGE_GROWTH
+        return len(data), listed
 
     def drop(self) -> None:
         """Drop the purges that META.txt no longer needs."""
-        needed = self.needed()
-        if needed is self.current:
+        oldest = min(self._rings.volumes, default=self._rings.last_seq + 1)
+        last_us = self._index.last_purge_below(oldest)
+        if not last_us:
             return
-        dropped = set(self.current) - set(needed)
-        self.dropped_us = max(purge.time_us for purge in dropped)
-        self._set(needed)
-        _logger.info("purge.dropped dropped=%d left=%d", len(dropped), len(needed))
+        before = self.count
+        # First: a reader that finds no purge finds out that one was dropped.
+        self.dropped_us = last_us
+        self._index.drop_purges(oldest)
+        left = self.count
+        _logger.info("purge.dropped dropped=%d left=%d", before - left, left)
         # If a volume is given up, META.txt names the file until it is replaced.
         if self._rings.manifest.purges is None:
             with suppress(OSError):  # The next start removes it.

@@ -39,7 +39,7 @@ def usage_of(log: CircularLog, *, volumes: bool = True) -> StoreUsage:
         active_end=active.end,
         active_started_ms=active.started_ms,
         eviction=_eviction_usage(log),
-        purges=len(log.kept_purges.current),
+        purges=log.kept_purges.count,
         disk=log.space.usage(),
     )
 
@@ -146,6 +146,6 @@ def purge_stay_of(log: CircularLog) -> PurgeStay:
         len(rings.volumes),
         sum(left for left, _ in found),
         max(left / rate for left, rate in found) if is_known else None,
-        len(log.kept_purges.needed()),
+        log.kept_purges.count,
         PURGES_MAX,
     )

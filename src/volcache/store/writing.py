@@ -237,8 +237,9 @@ class RecordWriter(RecordReader):
 
         Raises:
             TooManyPurgesError: The list of purges is full.
-            StoreIOError: The disk refused. In both cases nothing was dropped; but after
-                the second, the purge may take effect at the next start.
+            MemoryError: There is no memory for it.
+            StoreIOError: The disk refused. In all cases nothing was dropped; but after
+                the last, the purge may take effect at the next start.
         """
         with self.lock:
             self._kept_purges.add(prefix)
@@ -246,7 +247,7 @@ class RecordWriter(RecordReader):
         _logger.warning(
             "store.purged prefix=%r entries=%d",
             encode_key(prefix),
-            len(self._kept_purges.current),
+            self._kept_purges.count,
         )
 
     def purge_stay(self) -> PurgeStay:

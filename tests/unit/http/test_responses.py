@@ -47,7 +47,7 @@ def test_status_is_that_of_the_nearest_base_class() -> None:
     new = NewError(size=2, limit=1)
     assert status_of(new) == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     assert status_of(PermissionError()) == HTTPStatus.INSUFFICIENT_STORAGE
-    assert status_of(errors.TooManyPurgesError(limit=1)) == HTTPStatus.CONFLICT
+    assert status_of(errors.TooManyPurgesError(1, 1)) == HTTPStatus.CONFLICT
     assert status_of(KeyError()) == HTTPStatus.INTERNAL_SERVER_ERROR
     assert status_of(SystemExit()) == HTTPStatus.INTERNAL_SERVER_ERROR
 

@@ -29,7 +29,6 @@ from volcache.store.format import (
 )
 from volcache.store.index import SHARES, Replayed
 from volcache.store.index_format import close_block, decode_key, encode_entries
-from volcache.store.purges import Purge, PurgeList
 from volcache.store.volume import Volume
 
 FS: Final = UnsyncedFileSystem()
@@ -510,40 +509,3 @@ def test_comparison_says_what_it_has_passed(store: Store, index: Any) -> None:
     run = comparison.run(None, 0, salt, records[0].offset, end)
 
     assert run == Replayed(end, len(keys), records[-1].stored_us)
-
-
-# --- Purges ------------------------------------------------------------------------
-
-
-def test_purge_covers_the_keys_that_begin_with_its_prefix(
-    index: Any, store: Store
-) -> None:
-    """Among others with long prefixes."""
-    key = b"key of 13 byt"
-    first = put(index, store, key).stored_us - 2
-    for prefix, is_purged in (
-        (b"key", True),
-        (b"key of 13 byt", True),
-        (b"key of 13 byt\0", False),
-        (b"key of 13 byte", False),
-        (b"key of 1", True),
-        (b"key of 2", False),
-        (b"key of 12", False),
-        (b"", True),
-    ):
-        prefixes = [b"another long prefix", b"key of no use", prefix, b"zero and one"]
-        purges = [Purge(first + n, 1, one) for n, one in enumerate(prefixes)]
-        index.set_purges(PurgeList(purges))
-        assert (index.read(key) is None) == is_purged, prefix
-
-
-def test_key_is_not_covered_by_a_prefix_with_a_zero_more(
-    index: Any, store: Store
-) -> None:
-    """The first bytes of a key are compared as a number, which zeros fill up."""
-    for length in range(12):
-        key = b"k" * length + b"\0"
-        stored_us = put(index, store, key).stored_us
-        for more, is_purged in ((b"\0", False), (b"", True)):
-            index.set_purges(PurgeList([Purge(stored_us, 1, key + more)]))
-            assert (index.read(key) is None) == is_purged, (key, more)

@@ -1,11 +1,14 @@
-"""Purges: the list, PURGE.txt, and what the store does with them."""
+"""Purges: PURGE.txt, and what the store does with them."""
 
 from __future__ import annotations
 
 import errno
+import itertools
 from pathlib import Path
 
 import pytest
+from google_crc32c import extend
+from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,49 +29,82 @@ from support.stores import (
 )
 from volcache.errors import MismatchedFilesError, StoreIOError, TooManyPurgesError
 from volcache.store import Store
-from volcache.store.purges import (
-    PURGES_MAX,
-    Purge,
-    PurgeFile,
-    PurgeList,
-    decode_purges,
-    encode_purges,
-)
+from volcache.store.format import KEY_BYTES_MAX, SEQ_MAX
+from volcache.store.manifest import ListedPurges
+from volcache.store.purges import Purge, decode_purges, encode_purge, encode_purges
 
-prefixes = st.binary(min_size=1, max_size=3).map(lambda b: bytes(x % 3 for x in b))
-
-
-# --- The list ----------------------------------------------------------------------
-
-
-@given(st.lists(prefixes, max_size=12), prefixes, st.integers(0, 14))
-def test_the_list_covers_what_any_of_the_purges_covers(
-    purged: list[bytes], key: bytes, stored_us: int
-) -> None:
-    """Whatever was merged; and no prefix is in the list twice."""
-    found = PurgeList()
-    for time_us, prefix in enumerate(purged, 1):
-        found = found.plus(Purge(time_us, time_us, prefix))
-    assert found.covers(key, stored_us) == any(
-        key.startswith(prefix) and stored_us <= time_us
-        for time_us, prefix in enumerate(purged, 1)
-    )
-    assert len({purge.prefix for purge in found}) == len(found)
-    assert found.newest_us == (len(purged) or -1)
+STORE_ID = 2**64 - 1
+names = st.binary(min_size=1, max_size=40)
 
 
 # --- PURGE.txt ---------------------------------------------------------------------
 
 
-@given(st.lists(st.binary(min_size=1, max_size=40), unique=True))
-def test_any_prefixes_are_read_back(prefixes: list[bytes]) -> None:
-    """Every byte."""
-    purges = PurgeList(Purge(n, n, prefix) for n, prefix in enumerate(prefixes))
-    file = PurgeFile(2**64 - 1, 7, 0, purges)
-    found = decode_purges(encode_purges(file))
+def written(whole: list[bytes], appended: list[bytes]) -> tuple[bytes, list[Purge]]:
+    """Return PURGE.txt with these prefixes, and its purges."""
+    purges = [Purge(n, n // 2, name) for n, name in enumerate([*whole, *appended])]
+    data, listed = encode_purges(
+        STORE_ID, ListedPurges(6, 0, 0x1234), purges[: len(whole)]
+    )
+    for purge in purges[len(whole) :]:
+        line, listed = encode_purge(listed, purge)
+        data += line
+    return data, purges
+
+
+@given(st.lists(names), st.lists(names))
+def test_any_prefixes_are_read_back(whole: list[bytes], appended: list[bytes]) -> None:
+    """Every byte; those that are appended make new versions."""
+    data, purges = written(whole, appended)
+    found = decode_purges(data)
     assert found is not None
-    assert found[:3] == file[:3]
-    assert found.purges == purges
+    assert found[:4] == (STORE_ID, 7, 0x1234, tuple(purges))
+    assert found.listed[:2] == (7 + len(appended), len(purges[1:]) // 2)
+    assert not found.is_torn
+
+
+def test_a_file_that_is_cut_has_the_lines_before() -> None:
+    """A line that is not whole is none, and the first version is whole or not there."""
+    whole, appended = [b"a/", b"checksum"], [b"c/", b"checksum", b"d/"]
+    data, purges = written(whole, appended)
+    ends = [len(written(whole, appended[:n])[0]) for n in range(4)]
+    for length in range(len(data)):
+        found = decode_purges(data[:length])
+        lines = sum(length >= end for end in ends)
+        assert (found is None) == (not lines)
+        if found is not None:
+            assert found.purges == tuple(purges[: 1 + lines])
+            assert found.is_torn == (length not in ends)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["5 1 a/", "4 1 b/"],
+        ["5 1 a/", "5 1 b/"],
+        [f"5 {SEQ_MAX + 1} a/"],
+        [f"{10**16} 1 a/"],
+        ["5 1 " + "a" * (KEY_BYTES_MAX + 1)],
+        ["5 1 "],
+        ["-5 1 a/"],
+    ],
+)
+def test_a_number_out_of_its_bounds_is_damage(lines: list[str]) -> None:
+    """Even with the right checksum; in a line that was appended, it ends the file."""
+    first, listed = encode_purges(STORE_ID, None, [])
+    text = first.split(b"checksum")[0] + b"".join(
+        b"%b\n" % one.encode() for one in lines
+    )
+    assert decode_purges(text + b"checksum %08x\n" % crc32c(text)) is None
+    checksum = listed.checksum
+    for one in lines:
+        line = b"%b " % one.encode()
+        checksum = extend(checksum, line)
+        first += line + b"%08x\n" % checksum
+    found = decode_purges(first)
+    assert found is not None
+    assert found.is_torn
+    assert found.appended == len(lines) - 1
 
 
 def test_a_damaged_file_that_no_purge_explains_is_refused(tmp_path: Path) -> None:
@@ -167,20 +203,76 @@ def test_a_flush_during_a_read_does_not_return_what_was_purged(
     store.close()
 
 
-def test_a_full_list_is_refused(tmp_path: Path) -> None:
+def test_a_full_list_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a way out: a prefix that covers some of them."""
+    monkeypatch.setattr("volcache.store.rings.PURGES_MAX", 40)
     store = open_fifo(tmp_path)
-    for number in range(PURGES_MAX):
+    for number in range(40):
         store.purge(b"a/%03d/" % number)
     store.put(b"b", b"")
-    with pytest.raises(TooManyPurgesError, match="the list of purges is full"):
+    with pytest.raises(TooManyPurgesError, match="allowed are 40 entries"):
         store.purge(b"b")
     assert b"b" in store
     store.purge(b"a/000/")
     store.purge(b"a/01")
     store.purge(b"b")
     assert b"b" not in store
-    assert store.usage().purges == PURGES_MAX - 10 + 2
+    assert store.usage().purges == 40 - 10 + 2
+    store = reopen(store, tmp_path, eviction="fifo")
+    assert store.usage().purges == 40 - 10 + 2
+
+
+def test_prefixes_have_so_many_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever their number."""
+    monkeypatch.setattr("volcache.store.rings.PURGE_BYTES_MAX", 1000)
+    store = open_fifo(tmp_path)
+    store.purge(b"a" * 600)
+    with pytest.raises(TooManyPurgesError, match="1000 bytes of prefixes"):
+        store.purge(b"b" * 600)
+    store.purge(b"b" * 400)
+    store.purge(b"a" * 600)
+    assert store.usage().purges == 2
+
+
+def test_more_purges_than_a_list_could_be_searched_for(tmp_path: Path) -> None:
+    """Each is in effect, also after a kill; PURGE.txt does not grow with repeated ones."""
+    store = open_store(tmp_path, volume_size=1 << 20, fs=UnsyncedFileSystem())
+    for number in range(1000):
+        store.put(b"a/%d/x" % number, b"old")
+    for number in range(0, 1000, 2):
+        store.purge(b"a/%d/" % number)
+    store.put(b"a/0/x", b"new")
+    kill(store)
+    store = open_store(tmp_path, volume_size=1 << 20, fs=UnsyncedFileSystem())
+    assert store.usage().purges == 500
+    for number in range(1, 1000):
+        found = value_of(store.get(b"a/%d/x" % number))
+        assert found == (b"old" if number % 2 else None), number
+    assert value_of(store.get(b"a/0/x")) == b"new"
+    store.close()
+
+
+def test_a_file_that_has_grown_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one with the purges that are left; and it stays valid."""
+    monkeypatch.setattr("volcache.store.rings._PURGE_GROWTH", 1000)
+    store = open_store(tmp_path, fs=UnsyncedFileSystem())
+    sizes = []
+    for number in range(200):
+        store.purge(b"%d/" % (number % 3))
+        sizes.append((tmp_path / "PURGE.txt").stat().st_size)
+    assert max(sizes) < 1500
+    assert sum(after < before for before, after in itertools.pairwise(sizes)) >= 3
+    found = decode_purges((tmp_path / "PURGE.txt").read_bytes())
+    assert found is not None
+    assert found.serial + found.appended == 200
+    kill(store)
+    assert open_store(tmp_path).usage().purges == 3
 
 
 def test_no_copy_of_a_purged_record_is_valid(tmp_path: Path) -> None:
@@ -229,17 +321,22 @@ def test_a_purge_that_the_disk_refuses_changes_nothing(name: str, code: int) -> 
     assert open_simulated(fs.after_kill()).get(b"a/1") is None
 
 
-def test_a_purge_without_its_answer_is_needed_longer() -> None:
+@pytest.mark.parametrize("is_appended", [False, True])
+def test_a_purge_without_its_answer_is_needed_longer(*, is_appended: bool) -> None:
     """
     If META.txt was not written, the purge takes effect at the next start, and stays.
 
     Meanwhile records that it covers may have been copied to newer volumes.
     """
     fs, store = simulated()
-    # PURGE.txt: create, write, sync, rename, directory; then META.txt is refused.
-    fs.fail_at, fs.fail_with = fs.operations + 6, errno.EIO
+    if is_appended:
+        store.purge(b"b/")
+    # PURGE.txt: create, write, sync, rename, directory, or write, sync; then META.txt is
+    # refused.
+    fs.fail_at, fs.fail_with = fs.operations + (3 if is_appended else 6), errno.EIO
     with pytest.raises(StoreIOError):
         store.purge(b"a/")
+    assert len(decoded(fs)) == 1 + is_appended
     assert value_of(store.get(b"a/1")) == b"old"
     for number in range(3):
         store.put(b"other/%d" % number, bytes(1500))
@@ -247,8 +344,8 @@ def test_a_purge_without_its_answer_is_needed_longer() -> None:
         fs = fs.after_kill()
         store = open_simulated(fs)
         assert store.get(b"a/1") is None
-    (_, seq, _), *others = decoded(fs)
-    assert (seq, others) == (3, [])
+    *others, (_, seq, _) = decoded(fs)
+    assert (seq, len(others)) == (3, is_appended)
 
 
 def test_a_kill_in_a_purge_after_a_refused_rotation_is_no_damage() -> None:
@@ -268,7 +365,47 @@ def test_a_kill_in_a_purge_after_a_refused_rotation_is_no_damage() -> None:
     store.purge(b"b/")
 
 
-def decoded(fs: SimulatedFileSystem) -> PurgeList:
+@pytest.mark.parametrize("name", ["pwritev", "sync", "rename"])
+def test_a_purge_after_a_refused_one_replaces_the_file(name: str) -> None:
+    """What the refused one has appended is not there; it may be half of a line."""
+    fs, store = simulated()
+    store.purge(b"b/")
+    fs.failing[name] = errno.EIO
+    with pytest.raises(StoreIOError):
+        store.purge(b"a/")
+    fs.failing.clear()
+    store.purge(b"c/")
+    assert [purge.prefix for purge in decoded(fs)] == [b"b/", b"c/"]
+    store = open_simulated(fs.after_kill())
+    assert value_of(store.get(b"a/1")) == b"old"
+
+
+def test_a_line_that_a_kill_has_torn_is_no_purge() -> None:
+    """The next start writes the file without it, and more can be appended."""
+    fs, store = simulated()
+    store.purge(b"b/")
+    torn: list[SimulatedFileSystem] = []
+
+    def watch(name: str, data: bytes, _file: object, _offset: int) -> None:
+        if name == "pwritev" and data.endswith(b"\n") and b" a/ " in data:
+            torn.extend(fs.after_kill(torn=count) for count in range(1, len(data) + 1))
+
+    fs.watch = watch
+    store.purge(b"a/")
+    *before, whole = torn
+    assert len(before) > 20
+    assert open_simulated(whole).get(b"a/1") is None
+    for disk in before:
+        store = open_simulated(disk)
+        assert value_of(store.get(b"a/1")) == b"old"
+        store.purge(b"c/")
+        store.purge(b"d/")
+        store = open_simulated(disk.after_kill())
+        assert [purge.prefix for purge in decoded(disk)] == [b"b/", b"c/", b"d/"]
+        assert value_of(store.get(b"a/1")) == b"old"
+
+
+def decoded(fs: SimulatedFileSystem) -> tuple[Purge, ...]:
     """Return what PURGE.txt has."""
     file = decode_purges(bytes(fs.file(f"{MOUNT_POINT}/PURGE.txt").data))
     assert file is not None

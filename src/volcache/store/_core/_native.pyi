@@ -9,7 +9,6 @@ from volcache.store.eviction import Rates, Terms
 from volcache.store.files import FileSystem
 from volcache.store.format import NewRecord, RecordFields, Ring, VolumeUse
 from volcache.store.index import Heat, Loaded, Position, Replayed, Step
-from volcache.store.purges import PurgeList
 from volcache.store.stats import Fate
 from volcache.store.volume import Volume
 
@@ -183,8 +182,48 @@ class Index:
         have missed it.
         """
 
-    def set_purges(self, purges: PurgeList) -> None:
-        """Leave out what is purged, in `read` and in copies."""
+    # --- What is purged is left out in `read` and in copies. All but `is_purged` and
+    # `purge_count` need the lock. ---
+
+    @property
+    def purge_count(self) -> int:
+        """How many there are."""
+
+    def purges(self) -> list[tuple[int, int, bytes]]:
+        """Return time, sequence number and prefix of each, as they were added."""
+
+    def has_room_for_purge(self, prefix: bytes, count: int, size: int) -> bool:
+        """
+        Return whether at most `count` prefixes of `size` bytes are there with another one.
+
+        Those that it covers are not counted: `sweep_purges` removes them.
+        """
+
+    def load_purges(self, purges: Iterable[tuple[int, int, bytes]]) -> None:
+        """Add purges, as `purges` returns them, whatever their number."""
+
+    def reserve_purge(self, prefix: bytes) -> None:
+        """
+        Have the memory for a prefix of 1 to 65,535 bytes; nothing is purged yet.
+
+        Raises:
+            MemoryError: There is none.
+        """
+
+    def add_purge(self, time_us: int, seq: int) -> None:
+        """Purge the prefix that was reserved last, up to a time. Cannot fail."""
+
+    def last_purge_below(self, seq: int) -> int:
+        """Return the time of the last purge that `drop_purges` would drop; 0: none."""
+
+    def drop_purges(self, seq: int) -> None:
+        """Drop the first purges as long as their sequence number is lower."""
+
+    def sweep_purges(self) -> None:
+        """Drop the purges that a later one covers: linear in their number."""
+
+    def is_purged(self, key: bytes, stored_us: int) -> bool:
+        """Return whether a record is purged; for any thread."""
 
     def size_ghost(self, keys: int) -> None:
         """Have room in the ghost for about `keys` keys."""

@@ -314,15 +314,52 @@ cdef class Index:
     def count_older(self, uint64_t stored_us):
         vc_core_set_older(self.core, stored_us)
 
-    def set_purges(self, purges):
-        cdef bytearray table = bytearray(len(purges) * sizeof(vc_purge))
-        cdef vc_purge *to = <vc_purge *>PyByteArray_AS_STRING(table)
-        cdef bytes prefix
-        for i, purge in enumerate(purges):
-            prefix = purge.prefix
-            to[i] = vc_purge(purge.time_us, data_of(prefix), len(prefix))
-        if not vc_core_set_purges(self.core, to, len(purges)):
-            raise MemoryError("no memory for the purges")
+    @property
+    def purge_count(self):
+        cdef const vc_purges *purges = vc_core_purges(self.core)
+        return vc_purges_count(purges) if purges else 0
+
+    def purges(self):
+        cdef const vc_purges *purges = vc_core_purges(self.core)
+        cdef const vc_purge *one = vc_purges_oldest(purges) if purges else NULL
+        cdef list found = []
+        while one:
+            found.append((one.us, one.seq, (<const char *>one.prefix)[:one.length]))
+            one = one.newer
+        return found
+
+    def has_room_for_purge(self, bytes prefix not None, size_t count, size_t size):
+        cdef const vc_purges *purges = vc_core_purges(self.core)
+        return not purges or vc_purges_have_room(
+            purges, data_of(prefix), PyBytes_GET_SIZE(prefix), count, size
+        )
+
+    def load_purges(self, purges):
+        for time_us, seq, prefix in purges:
+            self.reserve_purge(prefix)
+            self.add_purge(time_us, seq)
+
+    def reserve_purge(self, bytes prefix not None):
+        if not 0 < len(prefix) <= VC_KEY_BYTES_MAX:
+            raise ValueError(f"a prefix has 1 to {VC_KEY_BYTES_MAX} bytes")
+        if not vc_core_reserve_purge(self.core, data_of(prefix), PyBytes_GET_SIZE(prefix)):
+            raise MemoryError("no memory for a purge")
+
+    def add_purge(self, uint64_t time_us, uint64_t seq):
+        vc_core_add_purge(self.core, time_us, seq)
+
+    def last_purge_below(self, uint64_t seq):
+        cdef const vc_purges *purges = vc_core_purges(self.core)
+        return vc_purges_last_below(purges, seq) if purges else 0
+
+    def drop_purges(self, uint64_t seq):
+        vc_core_drop_purges(self.core, seq)
+
+    def sweep_purges(self):
+        vc_core_sweep_purges(self.core)
+
+    def is_purged(self, bytes key not None, uint64_t stored_us):
+        return vc_core_is_purged(self.core, data_of(key), PyBytes_GET_SIZE(key), stored_us)
 
     def size_ghost(self, uint64_t keys):
         vc_core_size_ghost(self.core, keys)

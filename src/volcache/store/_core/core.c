@@ -347,18 +347,45 @@ void vc_core_get_heat(vc_core *core, vc_heat *heat) {
 
 /* --- Purges ------------------------------------------------------------------------ */
 
-bool vc_core_set_purges(vc_core *core, const vc_purge *purges, size_t count) {
-    vc_purges *list = count ? vc_purges_new(purges, count) : NULL;
-    if (count && !list) return false;
-    vc_core_lock(core);
-    vc_purges *before = core->purges;
-    core->purges = list;
-    atomic_store(&core->purged_us, list ? vc_purges_newest(list) : 0);
-    atomic_fetch_add(&core->purge_changes, 1);
-    vc_core_unlock(core);
-    vc_purges_free(before);
-    return true;
+bool vc_core_reserve_purge(vc_core *core, const uint8_t *prefix, size_t length) {
+    if (!core->purges) {
+        uint64_t secret = vc_index_fingerprint(core->index, (const uint8_t *)"", 0);
+        vc_purges *purges = vc_purges_new(secret);
+        if (!purges) return false;
+        vc_core_lock(core);
+        core->purges = purges;
+        vc_core_unlock(core);
+    }
+    return vc_purges_reserve(core->purges, prefix, length);
 }
+
+void vc_core_add_purge(vc_core *core, uint64_t us, uint64_t seq) {
+    vc_core_lock(core);
+    vc_purges_commit(core->purges, us, seq);
+    atomic_store(&core->purged_us, vc_purges_newest_us(core->purges));
+    vc_core_unlock(core);
+}
+
+void vc_core_drop_purges(vc_core *core, uint64_t seq) {
+    if (!core->purges) return;
+    vc_core_lock(core);
+    /* First: a read that finds no purge finds out that one was dropped. */
+    atomic_fetch_add(&core->purge_drops, 1);
+    vc_purges_drop(core->purges, seq);
+    atomic_store(&core->purged_us, vc_purges_newest_us(core->purges));
+    vc_core_unlock(core);
+}
+
+void vc_core_sweep_purges(vc_core *core) {
+    vc_purge *at = NULL;
+    do {
+        vc_core_lock(core);
+        at = core->purges ? vc_purges_sweep(core->purges, at) : NULL;
+        vc_core_unlock(core);
+    } while (at);
+}
+
+const vc_purges *vc_core_purges(const vc_core *core) { return core->purges; }
 
 bool vc_core_is_purged(vc_core *core, const uint8_t *key, size_t length, uint64_t stored_us) {
     if (stored_us > atomic_load_explicit(&core->purged_us, memory_order_acquire)) return false;
@@ -447,7 +474,7 @@ static vc_status check_record(vc_core *core, const uint8_t *key, size_t key_leng
     if (record->key_length != key_length || memcmp(record->key, key, key_length))
         return VC_OTHER_KEY;
     if (vc_core_is_purged(core, key, key_length, record->stored_us)) return VC_PURGED;
-    if (at->purge_changes != atomic_load(&core->purge_changes)) return VC_OUTDATED;
+    if (at->purge_drops != atomic_load(&core->purge_drops)) return VC_OUTDATED;
     if (record->size > length || (room && record->prefix < split)) return VC_SHORT;
     const uint8_t *start = room ? value + moved : head + record->prefix;
     if (vc_crc32c(0, start, record->length) != record->checksum) return VC_DAMAGED;
@@ -478,7 +505,7 @@ static bool look_up(vc_core *core, const uint8_t *key, size_t length, bool is_re
             .fd = at->fd,
             .volume = at->volume,
             .is_raised = entry.is_raised,
-            .purge_changes = atomic_load(&core->purge_changes),
+            .purge_drops = atomic_load(&core->purge_drops),
         };
         atomic_fetch_add(&core->readers, 1);
     }

@@ -120,11 +120,16 @@ void vc_core_get_heat(vc_core *core, vc_heat *heat);
 
 /* --- Purges ------------------------------------------------------------------------ */
 
-/* Let records be purged by these from now on, in place of those before; copies are made.
- * Returns false without memory: then nothing has changed. */
-bool vc_core_set_purges(vc_core *core, const vc_purge *purges, size_t count);
-/* Whether a record is purged. Without a purge that is newer than the record, one comparison;
- * the list is read with the mutex, so that another may take its place. */
+/* The functions of purges.h, with the mutex where others may read the table. All but
+ * `vc_core_is_purged` are for the owner of the write lock. */
+bool vc_core_reserve_purge(vc_core *core, const uint8_t *prefix, size_t length);
+void vc_core_add_purge(vc_core *core, uint64_t us, uint64_t seq);
+void vc_core_drop_purges(vc_core *core, uint64_t seq);
+/* Remove all that a newer one covers; the mutex is held for some at a time. */
+void vc_core_sweep_purges(vc_core *core);
+/* For questions; NULL: there never was a purge. */
+const vc_purges *vc_core_purges(const vc_core *core);
+/* Whether a record is purged. Without a purge that is newer than the record, one comparison. */
 bool vc_core_is_purged(vc_core *core, const uint8_t *key, size_t length, uint64_t stored_us);
 
 /* --- The index --------------------------------------------------------------------- */
@@ -150,7 +155,7 @@ typedef struct {
     int fd;
     uint16_t volume;
     bool is_raised;     /* a hit was counted */
-    unsigned purge_changes;
+    unsigned purge_drops;
 } vc_lookup;
 
 /* Look up a key and count a hit, if `found->size` is at most `size_max`: otherwise the caller

@@ -28,9 +28,17 @@ cdef extern from "index.h" nogil:
 
 cdef extern from "purges.h" nogil:
     ctypedef struct vc_purge:
-        uint64_t us
+        uint64_t us, seq
+        const vc_purge *newer
+        uint32_t length
         const uint8_t *prefix
-        size_t length
+    ctypedef struct vc_purges:
+        pass
+    const vc_purge *vc_purges_oldest(const vc_purges *purges)
+    uint64_t vc_purges_last_below(const vc_purges *purges, uint64_t seq)
+    size_t vc_purges_count(const vc_purges *purges)
+    bint vc_purges_have_room(const vc_purges *purges, const uint8_t *prefix, size_t length,
+                             size_t count_max, size_t bytes_max)
 
 
 cdef extern from "record.h" nogil:
@@ -121,7 +129,13 @@ cdef extern from "core.h" nogil:
     bint vc_core_hit(vc_core *core, const uint8_t *key, size_t length, uint64_t stored_us)
     void vc_core_set_older(vc_core *core, uint64_t us)
     void vc_core_size_ghost(vc_core *core, uint64_t keys)
-    bint vc_core_set_purges(vc_core *core, const vc_purge *purges, size_t count)
+    bint vc_core_reserve_purge(vc_core *core, const uint8_t *prefix, size_t length)
+    void vc_core_add_purge(vc_core *core, uint64_t us, uint64_t seq)
+    void vc_core_drop_purges(vc_core *core, uint64_t seq)
+    void vc_core_sweep_purges(vc_core *core)
+    const vc_purges *vc_core_purges(const vc_core *core)
+    bint vc_core_is_purged(vc_core *core, const uint8_t *key, size_t length,
+                           uint64_t stored_us)
     void vc_core_get_heat(vc_core *core, vc_heat *heat)
 
     void vc_core_stats(vc_core *core, vc_index_stats *stats)

@@ -50,9 +50,9 @@ struct vc_core {
     uint64_t ghost_hits, displaced_seen;
     atomic_ullong older_hits, older_us;
 
-    vc_purges *purges;      /* NULL: none */
+    vc_purges *purges;      /* NULL: there never was one */
     atomic_ullong purged_us;    /* the time of the newest of them; 0: none */
-    atomic_uint purge_changes;  /* how often the list was replaced */
+    atomic_uint purge_drops;    /* how often some were dropped with volumes */
 };
 
 void vc_core_lock(vc_core *core);

@@ -3,69 +3,204 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEAD_BYTES = sizeof(uint64_t) };
+#include "record.h"
 
-/* The first bytes of a prefix are compared as one number. */
-typedef struct {
-    uint64_t us, head, mask;
-    size_t length;
-    const uint8_t *rest;    /* of the prefix, after the first HEAD_BYTES */
-} entry;
+enum {
+    BUCKETS_MIN = 64,
+    SWEEP_STEPS = 64,
+    WORD_BITS = 64,
+    WORDS = (VC_KEY_BYTES_MAX + 1) / WORD_BITS,
+};
+/* The hash of a prefix is a polynomial modulo this prime, so that one pass over a key has the
+ * hashes of all its prefixes. Keys that collide cannot be chosen without the secret. */
+#define PRIME ((uint64_t)0x7FFFFFFF)
 
 struct vc_purges {
-    uint64_t newest_us;
-    size_t count;
-    entry entries[];        /* then the rests of the prefixes */
+    uint64_t factor, newest_us;
+    size_t count, bytes, mask, wider_mask;
+    vc_purge **buckets, **wider;        /* `wider`: NULL, or the next ones */
+    vc_purge *oldest, *newest, *reserved;
+    uint64_t lengths[WORDS];            /* a bit for each length of a prefix that occurs */
+    uint32_t counts[VC_KEY_BYTES_MAX + 1];   /* of prefixes, by length */
 };
 
-/* Return the first bytes of a key as a number; zeros follow a shorter one. */
-static uint64_t head_of(const uint8_t *key, size_t length) {
-    uint64_t head = 0;
-    memcpy(&head, key, length < HEAD_BYTES ? length : HEAD_BYTES);
-    return head;
-}
-
-vc_purges *vc_purges_new(const vc_purge *purges, size_t count) {
-    size_t bytes = sizeof(vc_purges) + count * sizeof(entry);
-    for (size_t i = 0; i < count; i++) bytes += purges[i].length;
-    vc_purges *list = malloc(bytes);
-    if (!list) return NULL;
-    list->newest_us = 0;
-    list->count = count;
-    uint8_t *rest = (uint8_t *)(list->entries + count);
-    for (size_t i = 0; i < count; i++) {
-        const vc_purge *purge = &purges[i];
-        uint8_t ones[HEAD_BYTES];
-        memset(ones, 0xFF, sizeof(ones));
-        size_t left = purge->length > HEAD_BYTES ? purge->length - HEAD_BYTES : 0;
-        if (left) memcpy(rest, purge->prefix + HEAD_BYTES, left);
-        list->entries[i] = (entry){
-            .us = purge->us,
-            .head = head_of(purge->prefix, purge->length),
-            .mask = head_of(ones, purge->length),
-            .length = purge->length,
-            .rest = rest,
-        };
-        rest += left;
-        if (purge->us > list->newest_us) list->newest_us = purge->us;
+static uint32_t hash_on(const vc_purges *purges, uint32_t hash, const uint8_t *data,
+                        size_t length) {
+    uint64_t sum = hash;
+    for (size_t i = 0; i < length; i++) {
+        sum = sum * purges->factor + data[i] + 1;
+        sum = (sum & PRIME) + (sum >> 31);
+        if (sum >= PRIME) sum -= PRIME;
     }
-    return list;
+    return (uint32_t)sum;
 }
 
-void vc_purges_free(vc_purges *purges) { free(purges); }
+vc_purges *vc_purges_new(uint64_t secret) {
+    /* Most of it stays as it is, and takes no memory then. */
+    vc_purges *purges = calloc(1, sizeof(vc_purges));
+    if (!purges) return NULL;
+    purges->factor = 256 + secret % (PRIME - 256);
+    purges->mask = BUCKETS_MIN - 1;
+    purges->buckets = calloc(BUCKETS_MIN, sizeof(vc_purge *));
+    if (purges->buckets) return purges;
+    free(purges);
+    return NULL;
+}
 
-uint64_t vc_purges_newest(const vc_purges *purges) { return purges->newest_us; }
+void vc_purges_free(vc_purges *purges) {
+    if (!purges) return;
+    for (vc_purge *one = purges->oldest, *newer; one; one = newer) {
+        newer = one->newer;
+        free(one);
+    }
+    free(purges->reserved);
+    free(purges->wider);
+    free(purges->buckets);
+    free(purges);
+}
+
+/* --- Changes ----------------------------------------------------------------------- */
+
+bool vc_purges_reserve(vc_purges *purges, const uint8_t *prefix, size_t length) {
+    if (purges->count > purges->mask && !purges->wider) {
+        size_t size = 2 * (purges->mask + 1);
+        purges->wider = calloc(size, sizeof(vc_purge *));
+        if (!purges->wider) return false;
+        purges->wider_mask = size - 1;
+    }
+    vc_purge *one = malloc(sizeof(vc_purge) + length);
+    if (!one) return false;
+    one->hash = hash_on(purges, 0, prefix, length);
+    one->length = (uint32_t)length;
+    memcpy(one->prefix, prefix, length);
+    free(purges->reserved);
+    purges->reserved = one;
+    return true;
+}
+
+static vc_purge **bucket_of(const vc_purges *purges, uint32_t hash) {
+    return &purges->buckets[hash & purges->mask];
+}
+
+static void widen(vc_purges *purges) {
+    free(purges->buckets);
+    purges->buckets = purges->wider;
+    purges->mask = purges->wider_mask;
+    purges->wider = NULL;
+    for (vc_purge *one = purges->oldest; one; one = one->newer) {
+        vc_purge **bucket = bucket_of(purges, one->hash);
+        one->next = *bucket;
+        *bucket = one;
+    }
+}
+
+static void add(vc_purges *purges, vc_purge *one) {
+    vc_purge **bucket = bucket_of(purges, one->hash);
+    one->next = *bucket;
+    *bucket = one;
+    one->older = purges->newest;
+    one->newer = NULL;
+    *(one->older ? &one->older->newer : &purges->oldest) = one;
+    purges->newest = one;
+    purges->count++;
+    purges->bytes += one->length;
+    if (!purges->counts[one->length]++)
+        purges->lengths[one->length / WORD_BITS] |= (uint64_t)1 << one->length % WORD_BITS;
+}
+
+static void remove_one(vc_purges *purges, vc_purge *one) {
+    vc_purge **at = bucket_of(purges, one->hash);
+    while (*at != one) at = &(*at)->next;
+    *at = one->next;
+    *(one->older ? &one->older->newer : &purges->oldest) = one->newer;
+    *(one->newer ? &one->newer->older : &purges->newest) = one->older;
+    purges->count--;
+    purges->bytes -= one->length;
+    if (!--purges->counts[one->length])
+        purges->lengths[one->length / WORD_BITS] &= ~((uint64_t)1 << one->length % WORD_BITS);
+    free(one);
+}
+
+void vc_purges_commit(vc_purges *purges, uint64_t us, uint64_t seq) {
+    vc_purge *one = purges->reserved;
+    purges->reserved = NULL;
+    one->us = us;
+    one->seq = seq;
+    if (purges->wider) widen(purges);
+    vc_purge *same = *bucket_of(purges, one->hash);
+    while (same && (same->length != one->length ||
+                    memcmp(same->prefix, one->prefix, one->length)))
+        same = same->next;
+    if (same) remove_one(purges, same);
+    add(purges, one);
+    if (us > purges->newest_us) purges->newest_us = us;
+}
+
+void vc_purges_drop(vc_purges *purges, uint64_t seq) {
+    while (purges->oldest && purges->oldest->seq < seq) remove_one(purges, purges->oldest);
+    if (!purges->oldest) purges->newest_us = 0;
+}
+
+vc_purge *vc_purges_sweep(vc_purges *purges, vc_purge *one) {
+    if (!one) one = purges->oldest;
+    for (int left = SWEEP_STEPS; one && left; left--) {
+        vc_purge *newer = one->newer;
+        /* Later than its own time, it can be covered by others only. */
+        if (vc_purges_cover(purges, one->prefix, one->length, one->us + 1))
+            remove_one(purges, one);
+        one = newer;
+    }
+    return one;
+}
+
+/* --- Questions --------------------------------------------------------------------- */
+
+static bool has_since(const vc_purges *purges, uint32_t hash, const uint8_t *prefix,
+                      size_t length, uint64_t us) {
+    for (const vc_purge *one = *bucket_of(purges, hash); one; one = one->next)
+        if (one->us >= us && one->hash == hash && one->length == length &&
+            !memcmp(one->prefix, prefix, length))
+            return true;
+    return false;
+}
 
 bool vc_purges_cover(const vc_purges *purges, const uint8_t *key, size_t length,
                      uint64_t stored_us) {
-    uint64_t head = head_of(key, length);
-    for (size_t i = 0; i < purges->count; i++) {
-        const entry *one = &purges->entries[i];
-        if ((head ^ one->head) & one->mask) continue;
-        if (stored_us > one->us || length < one->length) continue;
-        if (one->length <= HEAD_BYTES ||
-            !memcmp(key + HEAD_BYTES, one->rest, one->length - HEAD_BYTES))
-            return true;
+    uint32_t hash = 0;
+    size_t at = 0, words = length / WORD_BITS + 1;
+    for (size_t word = 0; word < words && word < WORDS; word++) {
+        for (uint64_t bits = purges->lengths[word]; bits; bits &= bits - 1) {
+            size_t end = word * WORD_BITS + (size_t)__builtin_ctzll(bits);
+            if (end > length) return false;
+            hash = hash_on(purges, hash, key + at, end - at);
+            at = end;
+            if (has_since(purges, hash, key, end, stored_us)) return true;
+        }
     }
     return false;
+}
+
+const vc_purge *vc_purges_oldest(const vc_purges *purges) { return purges->oldest; }
+
+uint64_t vc_purges_newest_us(const vc_purges *purges) { return purges->newest_us; }
+
+uint64_t vc_purges_last_below(const vc_purges *purges, uint64_t seq) {
+    uint64_t us = 0;
+    for (const vc_purge *one = purges->oldest; one && one->seq < seq; one = one->newer)
+        us = one->us;
+    return us;
+}
+
+size_t vc_purges_count(const vc_purges *purges) { return purges->count; }
+
+bool vc_purges_have_room(const vc_purges *purges, const uint8_t *prefix, size_t length,
+                         size_t count_max, size_t bytes_max) {
+    size_t count = purges->count + 1, bytes = purges->bytes + length;
+    if (count <= count_max && bytes <= bytes_max) return true;
+    for (const vc_purge *one = purges->oldest; one; one = one->newer)
+        if (one->length >= length && !memcmp(one->prefix, prefix, length)) {
+            count--;
+            bytes -= one->length;
+        }
+    return count <= count_max && bytes <= bytes_max;
 }

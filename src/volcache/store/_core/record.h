@@ -31,7 +31,7 @@ typedef enum {
     VC_DEFERRED,    /* something has to be done before; see `vc_core_put` */
     VC_TOGETHER,    /* it is to be synced; see `vc_core_put_together` */
     VC_PURGED,      /* it was stored before a purge of a prefix of its key */
-    VC_OUTDATED,    /* the purges have changed since the lookup */
+    VC_OUTDATED,    /* purges were dropped since the lookup */
 } vc_status;
 
 typedef struct {
