@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from volcache.config import RECORD_OVERHEAD_MAX, value_size_max
-from volcache.kinds import MIB, VOLUME_SIZE_MIN, format_size
+from volcache.config import volume_size_least
+from volcache.kinds import MIB, format_size
 from volcache.store.eviction import VOLUMES_ADVISED, cost_of_few
 from volcache.text import size
 
@@ -106,9 +106,7 @@ def _of_ring(config: Config) -> Iterator[str]:
 def _of_few_volumes(config: Config) -> str:
     """Return what too few volumes cost, and a better division of their space."""
     volumes = config.volume_num
-    # A volume has to hold the largest record.
-    least = value_size_max(config) + config.max_key_size + RECORD_OVERHEAD_MAX
-    least = max(VOLUME_SIZE_MIN, least + -least % MIB)
+    least = volume_size_least(config)
     better = max(least, config.volume_size * volumes // _VOLUMES_BEST // MIB * MIB)
     number = config.volume_size * volumes // better
     if number <= volumes:  # Only more capacity would help.

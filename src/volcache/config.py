@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from volcache.errors import ConfigError
 from volcache.geometry import volumes_max
-from volcache.kinds import MIB
+from volcache.kinds import MIB, VOLUME_SIZE_MIN
 from volcache.memory import default_body_memory
 from volcache.settings import DEFAULTS, SETTINGS, Config
 from volcache.text import read_text
@@ -232,6 +232,12 @@ def value_size_max(config: Config) -> int:
     memory = config.body_memory or default_body_memory()
     room = config.volume_size - config.max_key_size - RECORD_OVERHEAD_MAX
     return min(_VALUE_SIZE_MAX, memory // _VALUES_MIN, room)
+
+
+def volume_size_least(config: Config) -> int:
+    """Return the size of the smallest volume in which the largest record fits."""
+    least = value_size_max(config) + config.max_key_size + RECORD_OVERHEAD_MAX
+    return max(VOLUME_SIZE_MIN, least + -least % MIB)
 
 
 def _add_file(found: _Collector, path: Path) -> None:

@@ -128,6 +128,20 @@ class DiskTooSmallError(MountPointError):
         )
 
 
+class TooFewDescriptorsError(MountPointError):
+    """This process may not have enough open files. The start fails; nothing was changed."""
+
+    def __init__(self, root: str, *, limit: int, volumes: int = 0) -> None:
+        what = "it has too many open files"
+        if volumes:
+            what = f"{volumes} volumes need as many open files, besides connections"
+        super().__init__(
+            f"mount point {root!r} cannot be opened: {what}, and this process may have"
+            f" {limit}; raise LimitNOFILE= of the systemd unit, or ulimit -n, or have"
+            " fewer and larger volumes"
+        )
+
+
 class GeometryError(MountPointError):
     """There are too many volumes, or too long ones. The start fails."""
 

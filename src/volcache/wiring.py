@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from volcache.access import Access
 from volcache.advice import warnings
 from volcache.cache import Cache
-from volcache.config import value_size_max
+from volcache.config import value_size_max, volume_size_least
 from volcache.errors import ConfigError
 from volcache.front import Copies, HotClient, Readers
 from volcache.hot import versions
@@ -209,6 +209,7 @@ def _open_store(config: Config) -> tuple[Store, float]:
         config.mount_point,
         volume_size=config.volume_size,
         volume_num=None if config.volume_num == AUTO else config.volume_num,
+        volume_size_least=volume_size_least(config),
         sync_mode=config.sync_mode,
         eviction=config.eviction,
         reinsert_reads=config.reinsert_reads,
@@ -218,10 +219,10 @@ def _open_store(config: Config) -> tuple[Store, float]:
     seconds = time.monotonic() - started
     _logger.info(
         "recovery.completed mount_point=%r keys=%d entries=%d scanned=%d torn=%d damaged=%d"
-        " rebuilt=%d volumes=%d volume_num=%d disk_free=%d seconds=%.3f",
+        " rebuilt=%d volumes=%d volume_num=%d volume_size=%d disk_free=%d seconds=%.3f",
         *(config.mount_point, store.count, report.entries, report.scanned, report.torn),
         *(report.damaged, report.rebuilt, usage.disk.volumes, usage.volume_num),
-        *(usage.disk.free, seconds),
+        *(usage.volume_size, usage.disk.free, seconds),
     )
     return store, seconds
 
@@ -231,15 +232,20 @@ def _warn(config: Config, store: Store, usage: StoreUsage) -> None:
     if store.refusal:
         _logger.error("disk.not_writable error=%r", store.refusal)
     holding = store.holding
-    capacity = usage.volume_num * config.volume_size
-    if capacity > holding.total:
+    size, number = usage.volume_size, usage.volume_num
+    if usage.capacity > holding.total:
         _logger.warning(
             "disk.too_small configured=%d holds=%d free=%d volume_num=%d volumes=%d",
-            *(capacity, holding.total, holding.free),
-            *(usage.volume_num, usage.disk.volumes),
+            *(usage.capacity, holding.total, holding.free, number, usage.disk.volumes),
+        )
+    unused = holding.unused(size, number)
+    if config.volume_num == AUTO and unused:
+        _logger.warning(
+            "disk.unused bytes=%d volume_size=%d volume_num=%d", unused, size, number
         )
     # What the disk holds, and `auto` has become.
-    for text in warnings(replace(config, volume_num=usage.disk.volumes)):
+    found = replace(config, volume_size=size, volume_num=usage.disk.volumes)
+    for text in warnings(found):
         _logger.warning("config.warning text=%r", text)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,26 @@ def test_a_disk_that_others_fill_and_a_read_only_one_are_served(tmp_path: Path) 
         server.terminate()
 
 
+def test_a_start_with_few_descriptors_names_the_limit(tmp_path: Path) -> None:
+    """Before it has created files; not the directory."""
+    settings = {
+        "VOLCACHE_MOUNT_POINT": str(tmp_path / "cache"),
+        "VOLCACHE_VOLUME_NUM": "90",
+        "VOLCACHE_PORT": "0",
+    }
+    done = subprocess.run(
+        ["sh", "-c", f"ulimit -n 100; exec {sys.executable} -m volcache serve"],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "90 volumes need as many open files" in done.stderr
+    assert "this process may have 100; raise LimitNOFILE=" in done.stderr
+
+
 def test_auto_leaves_space(tmp_path: Path) -> None:
     """The number is in the log and in /-/stats, and the same when the disk is full."""
     settings = {"volume_size": "1MiB", "max_value_size": "500kB", "volume_num": "auto"}
@@ -145,7 +166,8 @@ def test_auto_leaves_space(tmp_path: Path) -> None:
         ServerProcess(disk / "cache", settings=settings) as server,
     ):
         number = store_of(server)["volume_num"]
-        assert f"volumes={number} volume_num={number} disk_free=" in server.stderr
+        sizes = f"volumes={number} volume_num={number} volume_size=1048576 disk_free="
+        assert sizes in server.stderr
         assert 14 <= number <= 17
         assert put_many(server, 250) == {200}
         server.restart()

@@ -29,7 +29,7 @@ from volcache.cli.command import (
 )
 from volcache.cli.progress import above, progress
 from volcache.cli.streams import STANDARD, reading, source_name
-from volcache.config import Sources, value_size_max
+from volcache.config import Sources, value_size_max, volume_size_least
 from volcache.errors import (
     ClientError,
     ConfigError,
@@ -105,6 +105,7 @@ def import_archive(
             directory,
             volume_size=config.volume_size,
             volume_num=config.volume_num or None,
+            volume_size_least=volume_size_least(config),
             eviction=config.eviction,
             fs=OsFileSystem(),
         )

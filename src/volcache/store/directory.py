@@ -19,10 +19,13 @@ from volcache.errors import (
     FormatVersionError,
     MountPointError,
     StoreLockedError,
+    TooFewDescriptorsError,
 )
 from volcache.store.files import (
     DISK_FULL,
     STAT_BLOCK_BYTES,
+    TOO_MANY_FILES,
+    descriptor_limit,
     read_file,
     replace_file,
     write_all,
@@ -305,18 +308,16 @@ class StoreDirectory:
         # fdatasync makes the bytes of a file safe, but not its name.
         self.fs.sync_directory(self.data)
 
-    def held_bytes(self) -> tuple[dict[int, int], int]:
+    def file_sizes(self) -> tuple[dict[int, tuple[int, int]], int]:
         """
-        Return how many bytes of the disk each data file takes, and all index files.
+        Return length and bytes on the disk of each data file; those of all index files.
 
         Raises:
             OSError: The disk does not answer.
         """
         stat, size = self.fs.stat, STAT_BLOCK_BYTES
-        data = {
-            volume: stat(self.data_path(volume)).st_blocks * size
-            for volume in self.volume_ids()
-        }
+        found = {volume: stat(self.data_path(volume)) for volume in self.volume_ids()}
+        data = {n: (one.st_size, one.st_blocks * size) for n, one in found.items()}
         index = sum(stat(self.index_path(one)).st_blocks for one in self.index_ids())
         return data, index * size
 
@@ -446,6 +447,8 @@ def _lock(fs: FileSystem, path: str, fd: int) -> None:
 
 def unusable(path: str, error: OSError) -> MountPointError:
     """Return the error for a directory that cannot be written."""
+    if error.errno in TOO_MANY_FILES:
+        return TooFewDescriptorsError(path, limit=descriptor_limit())
     return MountPointError(
         f"mount point {path!r} cannot be used: {error.strerror or error}"
         f" ({error.filename or path}); check that it is a directory on a writable"
@@ -455,6 +458,8 @@ def unusable(path: str, error: OSError) -> MountPointError:
 
 def unreadable(path: str, error: OSError) -> MountPointError:
     """Return the error for a directory that cannot be read."""
+    if error.errno in TOO_MANY_FILES:
+        return TooFewDescriptorsError(path, limit=descriptor_limit())
     return MountPointError(
         f"mount point {path!r} cannot be read: {error.strerror or error}"
         f" ({error.filename or path}); check that it is a directory and that this"

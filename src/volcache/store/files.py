@@ -12,6 +12,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import stat
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
@@ -29,6 +30,7 @@ _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 STAT_BLOCK_BYTES: Final = 512
 # No space left, the quota is used up, or the file would be larger than it may be.
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -272,6 +274,11 @@ class UncachedReader:
             return os.pread(fd, length, offset)
         finally:
             os.close(direct)
+
+
+def descriptor_limit() -> int:
+    """Return how many files and connections this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def write_all(fs: FileSystem, fd: int, data: bytes, offset: int) -> None:

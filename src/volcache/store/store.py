@@ -31,6 +31,7 @@ from volcache.store.disk import (
     Holding,
     holding_of,
     is_short,
+    refuse_few_descriptors,
     refuse_too_small,
 )
 from volcache.store.eviction import make_policy
@@ -95,6 +96,7 @@ class Store(RecordWriter):
         *,
         volume_size: int,
         volume_num: int | None,
+        volume_size_least: int = 0,
         sync_mode: SyncMode = "periodic",
         eviction: Eviction = "frequency",
         reinsert_reads: float = 0.1,
@@ -115,7 +117,10 @@ class Store(RecordWriter):
                 time, each volume gets the new size when its id is used again.
             volume_num: Number of volumes, at least 2. If it is lower than last time, the
                 oldest volumes are removed at once. None: as many as the disk holds, less
-                a reserve, see `disk.py`.
+                a reserve; those of a new mount point have another size if there would be
+                too few or too many, and it is kept, see `disk.py`.
+            volume_size_least: With None: they are not made smaller than this; 0: they are
+                not made smaller.
             sync_mode: When writes reach the disk: "always" before a put or delete
                 returns, "periodic" when the caller calls `sync`, "none" when the kernel
                 decides. `close` always syncs.
@@ -140,22 +145,24 @@ class Store(RecordWriter):
             UnreadableVolumeError: The disk cannot be read where records may be.
             DiskTooSmallError: There are no volumes yet, and the disk does not hold two.
             GeometryError: There would be too many volumes for their size.
+            TooFewDescriptorsError: This process may not have so many open files.
             MountPointError: It cannot be read or written.
         """
         wanted = LogOptions(volume_size, volume_num or 0, sync_mode, None, is_sparse)
+        least = volume_size_least or volume_size
         make = partial(make_policy, eviction, reinsert_reads)
         refuse_too_many(volume_size, volume_num or VOLUMES_MIN)
         fs, clock = fs or OsFileSystem(), clock or make_clock()
         try:
             opened = StoreDirectory.open(fs, directory)
-            return cls(opened, *_recover(opened, wanted, make, clock), clock)
+            return cls(opened, *_recover(opened, wanted, least, make, clock), clock)
         except MountPointError as error:
             refused = _lasting_refusal(fs, directory, error)
             if refused is None:
                 raise
             try:
                 opened = StoreDirectory.open(fs, directory, is_written=False)
-                parts = _recover(opened, wanted, make, clock, refused)
+                parts = _recover(opened, wanted, least, make, clock, refused)
                 return cls(opened, *parts, clock)
             except (ForeignDirectoryError, NothingStoredError):
                 raise error from refused
@@ -339,6 +346,7 @@ class Store(RecordWriter):
 def _recover(
     opened: StoreDirectory,
     wanted: LogOptions,
+    least: int,
     make: Callable[[int, int], Frequency | None],
     clock: Clock,
     refused: OSError | None = None,
@@ -349,19 +357,25 @@ def _recover(
     Args:
         opened: The directory.
         wanted: How it is used, without a policy; `volume_num` 0: as many as it holds.
+        least: Of the size of volumes that is chosen then.
         make: Makes the policy for a size and a number of volumes.
         clock: Of the store.
         refused: Why it can only be read; None: it can be written.
     """
     try:
         holding, size = holding_of(opened), wanted.volume_size
+        if not wanted.volume_num:
+            size = holding.auto_size(size, least)
         if refused is None:
             refuse_too_small(opened.root, holding, size)
         number = wanted.volume_num or holding.auto_volumes(size)
+        refuse_few_descriptors(opened.root, number)
         # With fewer volumes than the settings have, there is less to divide.
         policy = make(size, min(number, holding.volumes_of(size)))
         refusal = "" if refused is None else _refusal_text(refused)
-        options = wanted._replace(volume_num=number, policy=policy, refusal=refusal)
+        options = wanted._replace(
+            volume_size=size, volume_num=number, policy=policy, refusal=refusal
+        )
         recovered = recover(opened, options, clock)
     except OSError as error:
         opened.close()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from support.histories import open_simulated
+from support.simulated import SimulatedFileSystem
+from support.stores import UnsyncedFileSystem, open_store, value_of
 from support.tables import each_row
-from volcache.errors import DiskTooSmallError
-from volcache.store.disk import (
-    AUTO_VOLUMES_MAX,
-    Holding,
-    refuse_too_small,
-)
+from volcache.errors import DiskTooSmallError, TooFewDescriptorsError
+from volcache.store.disk import Holding, refuse_too_small
+from volcache.store.files import Space
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -48,10 +52,89 @@ def test_auto_leaves_space_for_index_files_as_large_as_they_are() -> None:
 
 
 def test_auto_is_at_least_two_and_bounded() -> None:
-    """Below two nothing could be given up; each volume takes a descriptor."""
+    """Below two nothing could be given up; the index has so many positions."""
     assert Holding(MIB, 0, 0, 0).auto_volumes(MIB) == 2
-    assert Holding(1 << 50, 0, 0, 0).auto_volumes(MIB) == AUTO_VOLUMES_MAX
+    assert Holding(1 << 50, 0, 0, 0).auto_volumes(MIB) == 65_535
     assert Holding(1 << 50, 0, 0, 0).auto_volumes(1 << 40) == 127
+
+
+@each_row("free", [3 * GIB, 12 * GIB, 100 * GIB, 3_000 * 10**9, 20 << 40, 60 << 40])
+def test_auto_uses_all_of_an_empty_disk(free: int) -> None:
+    """With 64 to 1,024 volumes, unless the largest record does not fit so small ones."""
+    found, size, least = Holding(free, 0, 0, 0), 160 * MIB, 16 * MIB
+    chosen = found.auto_size(size, least)
+    number = found.auto_volumes(chosen)
+    assert 64 <= number <= 1024
+    assert number * chosen > 0.93 * free - chosen
+    assert not found.unused(chosen, number)
+
+
+def test_auto_leaves_the_size_if_the_number_is_right() -> None:
+    """And makes it no smaller than the largest record."""
+    assert Holding(100 * GIB, 0, 0, 0).auto_size(160 * MIB, MIB) == 160 * MIB
+    assert Holding(GIB, 0, 0, 0).auto_size(160 * MIB, 70 * MIB) == 80 * MIB
+    assert Holding(GIB, 0, 0, 0).auto_size(160 * MIB, 160 * MIB) == 160 * MIB
+
+
+def test_auto_keeps_the_size_of_the_volumes_there_are() -> None:
+    """As many more of them fill the disk, up to the limit of the index, which is told."""
+    old = Holding(1_600 * GIB, 1_280 * GIB, 1_280 * GIB, 8192, 160 * MIB)
+    assert old.auto_size(200 * MIB, 70 * MIB) == 160 * MIB
+    assert 17_000 < old.auto_volumes(160 * MIB) < 18_432
+    large = old._replace(free=20 << 40)
+    number = large.auto_volumes(160 * MIB)
+    assert number == 65_535
+    assert large.unused(160 * MIB, number) > 9 << 40
+    # The largest record does not fit them any longer.
+    assert old.auto_size(1024 * MIB, 161 * MIB) > 1024 * MIB
+
+
+def test_volumes_of_auto_have_the_same_size_after_a_restart(tmp_path: Path) -> None:
+    """A mount point is told by its files, whatever `volume_size` is now."""
+    options: dict[str, Any] = {"volume_num": None, "volume_size_least": 8192}
+    fs = SmallFileSystem()
+    store = open_store(tmp_path, volume_size=64 * 1024, fs=fs, **options)
+    assert store.usage().volume_size == 16 * 1024
+    assert 64 <= store.usage().volume_num < 128
+    for number in range(40):
+        store.put(b"%d" % number, bytes(1000))
+    store.close()
+    store = open_store(tmp_path, volume_size=32 * 1024, fs=fs, **options)
+    assert store.usage().volume_size == 16 * 1024
+    assert value_of(store.get(b"1")) == bytes(1000)
+    store.close()
+
+
+class SmallFileSystem(UnsyncedFileSystem):
+    """A disk of 1.5 MiB, whatever is stored on it."""
+
+    def space(self, _path: str) -> Space:
+        """Return its space."""
+        return Space(3 << 19, 3 << 19)
+
+
+def test_a_start_with_too_few_descriptors_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a volume is created."""
+    monkeypatch.setattr("volcache.store.disk.descriptor_limit", lambda: 100)
+    with pytest.raises(TooFewDescriptorsError) as caught:
+        open_store(tmp_path, volume_num=90)
+    assert str(caught.value) == (
+        f"mount point {str(tmp_path)!r} cannot be opened: 90 volumes need as many open"
+        " files, besides connections, and this process may have 100; raise LimitNOFILE="
+        " of the systemd unit, or ulimit -n, or have fewer and larger volumes"
+    )
+    assert not any((tmp_path / "data").iterdir())
+
+
+def test_too_many_open_files_are_not_the_fault_of_the_directory() -> None:
+    """The message names the limit, and not what is wrong with a directory."""
+    fs = SimulatedFileSystem()
+    fs.failing["create"] = errno.EMFILE
+    with pytest.raises(TooFewDescriptorsError, match="raise LimitNOFILE= of") as caught:
+        open_simulated(fs)
+    assert "this user may write" not in str(caught.value)
 
 
 def test_a_disk_without_room_for_two_volumes_is_refused() -> None:
