@@ -19,7 +19,7 @@ import requests
 
 import nginx_tokens
 from support.cluster import Cluster
-from support.nginx import SOURCE, Nginx, with_mode
+from support.nginx import SOURCE, Nginx, with_mode, with_purges
 from support.ports import pick_port
 from support.prometheus import status_text
 from support.stub_instance import StubInstance
@@ -67,11 +67,13 @@ def test_gixy_finds_nothing(tmp_path: Path) -> None:
         Nginx(
             tmp_path / f"{mode}{number}",
             INSTANCES,
-            files=with_mode(mode) | some | hidden,
+            files={"volcache.conf": main(with_mode(mode)["volcache.conf"])}
+            | some
+            | hidden,
         ).folder
         / "cluster.conf"
         for mode in ("pinned", "failover", "growing")
-        for number, some in enumerate((shipped, options))
+        for number, (main, some) in enumerate(((str, shipped), (with_purges, options)))
     ]
     program = "import sys; from gixy.cli.main import main; sys.exit(main())"
     # volcache/tls.conf says why.

@@ -62,6 +62,13 @@ def with_mode(name: str) -> dict[str, str]:
     return {"volcache.conf": text.replace("volcache/pinned", f"volcache/{name}")}
 
 
+def with_purges(text: str) -> str:
+    """Return the main file with purges allowed."""
+    line = "include volcache/purge.conf;"
+    assert f"    # {line}\n" in text
+    return text.replace(f"# {line}", line)
+
+
 def instances_text(instances: Sequence[str]) -> str:
     """Return `instances.conf` for the `host:port` of each instance."""
     lines = [f"server {name} weight=10 max_fails=0;\n" for name in instances]

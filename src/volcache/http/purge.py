@@ -35,6 +35,9 @@ def purge(cache: Cache, environ: WSGIEnvironment, key_size: int) -> Response:
     """
     Purge a prefix, or tell how long the entry would stay in the list.
 
+    With the header `X-Purge-Next: 1`, the status is 404 instead of 200: nginx then asks the
+    next instance, see nginx/volcache/purge.conf.
+
     Args:
         cache: To be purged.
         environ: Of a request that was authorized.
@@ -50,8 +53,9 @@ def purge(cache: Cache, environ: WSGIEnvironment, key_size: int) -> Response:
         cache.purge(prefix)
     stay = cache.store.purge_stay()
     done, verb = ("would purge", "would stay") if is_dry else ("purged", "stays")
+    is_last = environ.get("HTTP_X_PURGE_NEXT") != "1"
     return text_response(
-        HTTPStatus.OK,
+        HTTPStatus.OK if is_last else HTTPStatus.NOT_FOUND,
         f"{done} {encode_key(prefix)}: all values stored so far under this prefix are"
         f" misses; the entry {verb} in the list until {_describe(stay)}",
     )

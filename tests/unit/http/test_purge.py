@@ -78,6 +78,6 @@ def test_a_purge_says_what_it_has_done(fifo_store: Store) -> None:
         assert status == "200 OK"
         assert text.startswith(f"{verb} a/: all values stored so far under this prefix")
         assert "until all present volumes (1) are reclaimed" in text
-        assert text.endswith(f"{entries} of 256 entries are in use\n")
+        assert text.endswith(f"{entries} of 65536 entries are in use\n")
         assert [key in store for key in (b"a/1", b"a/2", b"b")] == left
         assert store.stats.purges == entries
