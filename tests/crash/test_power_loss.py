@@ -162,3 +162,37 @@ def test_a_power_loss_at_any_moment_keeps_what_was_synced(
     record_property("crashes_by_power_losses", explorer.images)
     record_property("recoveries_ended_by_power_losses", explorer.nested)
     assert explorer.images > 500
+
+
+@pytest.mark.parametrize("length", [100, 700, 3000])
+def test_a_power_loss_in_a_sync_for_several_values_keeps_those_before(
+    length: int, record_property: Count
+) -> None:
+    """Each key has its acknowledged value or the new one, whatever else is lost."""
+    fs = SimulatedFileSystem()
+    dice = random.Random(SEED)  # noqa: S311 - Repeatable on purpose.
+    store = open_simulated(fs, sync_mode="always", volume_size=1 << 17)
+    # Random: no lost sector may differ from a stored one in a single bit.
+    allowed = {
+        b"key %d" % number: [dice.randbytes(length), dice.randbytes(length)]
+        for number in range(8)
+    }
+    images: list[SimulatedFileSystem] = []
+
+    def watch(name: str, *_: object) -> None:
+        if name == "sync" and not images:
+            images.extend(fs.after_power_loss(dice) for _ in range(30 * EXTENT or 500))
+
+    for key, (before, _) in allowed.items():
+        store.put(key, before)
+    fs.watch = watch
+    puts = [(key, new, b"", b"", b"", 0, 0, 0) for key, (_, new) in allowed.items()]
+    assert all(store.index.put_together(puts))
+
+    found = set()
+    for image in images:
+        started = open_simulated(image, sync_mode="always", volume_size=1 << 17)
+        for key, values in allowed.items():
+            found.add(values.index(value_of(started.get(key)) or b""))
+    assert found == {0, 1}
+    record_property("crashes_by_power_losses", len(images))

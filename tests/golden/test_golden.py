@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from support.stores import FakeClock, open_store, value_of
 from volcache.errors import FormatVersionError
 from volcache.store import Store
 from volcache.store.files import ReadOnlyFileSystem
+from volcache.store.format import FIXED_BYTES, prefix_length
 from volcache.store.offline import OfflineStore
 
 GOLDEN = Path(__file__).parent / "v2"
@@ -38,6 +40,16 @@ def bytes_in(directory: Path) -> dict[str, bytes]:
     """Return the contents of all files but LOCK by their names."""
     found = files_of(directory).items()
     return {name: data for name, data in found if not name.endswith("LOCK")}
+
+
+def without_unsynced(data: bytes) -> bytes:
+    """Return a volume with zeros for what was not synced, which was counted later."""
+    blank = bytearray(data)
+    for found in re.finditer(rb"VLR\x02", data):
+        at = found.start()
+        checksum_at = at + prefix_length(data[at : at + FIXED_BYTES]) - 4
+        blank[at + 28 : at + 32] = blank[checksum_at : checksum_at + 4] = bytes(4)
+    return bytes(blank)
 
 
 def opened(directory: Path, name: str, **options: Any) -> Store:
@@ -111,8 +123,11 @@ def test_the_current_code_writes_the_same_bytes(tmp_path: Path) -> None:
     make = runpy.run_path(str(GOLDEN.parent / "make.py"))
     make["make_all"](tmp_path)
 
-    kept = {path: data for path, data in bytes_in(GOLDEN).items() if is_made(path)}
-    assert bytes_in(tmp_path) == kept
+    written = bytes_in(tmp_path)
+    golden = {path: data for path, data in bytes_in(GOLDEN).items() if is_made(path)}
+    assert written.keys() == golden.keys()
+    for name, data in written.items():
+        assert without_unsynced(data) == without_unsynced(golden[name]), name
 
 
 def is_made(path: str) -> bool:

@@ -176,6 +176,8 @@ static void check_together(void) {
     for (int i = 0; i < 3; i++) CHECK(several[i].status == VC_OK && several[i].took_ns >= 0);
     CHECK(several[2].ring == VC_PROBATION && probation.end > 200 && probation.pending == 1);
     CHECK(writer.end == end + 2 * 174 && writer.synced_end == writer.end);
+    /* Each says from where on nothing was synced when it was written. */
+    CHECK(several[1].record.unsynced == several[0].record.unsynced + 174);
     CHECK(writer.pending == pending + 2 && !is_absent("together 2", &is_stale));
     /* No sync helps if the write failed, but those before are stored. */
     refuses = true;

@@ -24,7 +24,6 @@ enum {
     AT_ENCODING_LENGTH = 15,
     AT_LENGTH = 16,
     AT_CHECKSUM = 20,
-    AT_ZERO = 28,
     AT_OFFSET = 32,
     AT_RECORD_VOLUME = 56,
     AT_KIND = 58,
@@ -136,11 +135,6 @@ static void check_encoding(const uint8_t *at, uint64_t salt, const vc_record *re
     CHECK(vc_record_encode(again, salt, record, record->type, encoding,
                            encoding + record->encoding_length, record->key)
           == record->prefix);
-    if (get(at + AT_ZERO, 4)) {
-        /* They are ignored, so that later versions may use them; we write zeros. */
-        memcpy(again + AT_ZERO, at + AT_ZERO, 4);
-        set(again + record->prefix - 4, 4, vc_crc32c(0, again, record->prefix - 4));
-    }
     CHECK(!memcmp(again, at, record->prefix));
     free(again);
 }
@@ -495,6 +489,7 @@ static void add_record(sample *file, uint64_t *state)
         .stored_us = next_random(state),
         .expires_ms = next_random(state),
         .flags = (uint32_t)dice,
+        .unsynced = (uint32_t)(dice >> 9),
         .volume = (uint16_t)get(file->data + AT_VOLUME, 2),
         .key_length = (uint16_t)(dice % 100 ? 1 + dice % 20 : 1 + dice % VC_KEY_BYTES_MAX),
         .kind = dice >> 20 & 7 ? 0 : 1,

@@ -55,7 +55,7 @@ _V1_HEADER_BYTES: Final = 48  # in format version 1, before its checksum
 #  16  4  value length
 #  20  4  CRC-32C of the value
 #  24  4  flags of memcached
-#  28  4  zero
+#  28  4  how many bytes before it were not synced when it was written
 #  32  8  offset of the record in its volume
 #  40  8  time stored, microseconds since the epoch
 #  48  8  time it expires, milliseconds since the epoch; 0 = never
@@ -66,7 +66,7 @@ _V1_HEADER_BYTES: Final = 48  # in format version 1, before its checksum
 #   .  4  CRC-32C of all bytes before
 #   .  .  value
 _IDENTITY: Final = Struct("<3sBQ")
-_LENGTHS: Final = Struct("<HBBIII4x")
+_LENGTHS: Final = Struct("<HBBIIII")
 _PLACE: Final = Struct("<QQQHBB")
 _RECORD_MAGIC: Final = b"VLR"
 IDENTITY_BYTES: Final = 12
@@ -214,6 +214,8 @@ class RecordHeader(NamedTuple):
     tombstone: bool
     value_start: int  # from the beginning of the record
     size: int
+    # Bytes before it that were not synced when it was written; at most 2**32 - 1.
+    unsynced: int
 
     def is_copy_of(self, other: Record | RecordHeader) -> bool:
         """Return whether a record of the same key is one that a reclaim has copied."""
@@ -355,9 +357,10 @@ def decode_header(
     if len(data) < RECORD_BYTES_MIN or not data.startswith(prefix):
         return None
     lengths = _LENGTHS.unpack_from(data, IDENTITY_BYTES)
-    key_length, type_length, encoding_length, length, checksum, flags = lengths
+    key_length, type_length, encoding_length, length, checksum, *more = lengths
     place = _PLACE.unpack_from(data, _PLACE_AT)
     at, stored_us, expires_ms, volume_found, kind, cache_length = place
+    flags, unsynced = more
     type_end = FIXED_BYTES + type_length
     encoding_end = type_end + encoding_length
     key_start = encoding_end + cache_length
@@ -387,6 +390,7 @@ def decode_header(
         kind == _TOMBSTONE,
         value_start,
         value_start + length,
+        unsynced,
     )
 
 

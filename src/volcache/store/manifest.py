@@ -65,6 +65,10 @@ class ListedVolume(NamedTuple):
         """All its salts; the last one is that of what was appended last."""
         return [self.use.salt, *(segment.salt for segment in self.segments)]
 
+    def may_have_lost(self, *, is_same_boot: bool) -> bool:
+        """Return whether a power loss may have taken what was not synced."""
+        return self.state != "synced" and not is_same_boot
+
 
 class ListedPurges(NamedTuple):
     """The line of PURGE.txt."""

@@ -186,7 +186,8 @@ class OfflineStore:
             counts.volumes += volume.fd != NO_FILE
             if volume.id in self.inventory.rejected_ids:
                 continue  # None of its records belongs here.
-            for event in self.walk(volume, index=keys, counts=counts).run():
+            walk = self.walk(volume, index=keys, counts=counts)
+            for event in walk.run(is_same_boot=self.inventory.is_same_boot):
                 if not (isinstance(event, Anomaly) and event.file in unusable):
                     yield event
         counts.keys = keys.count
@@ -201,7 +202,8 @@ class OfflineStore:
         for volume in self.volumes:
             if volume in self.outdated:
                 continue
-            for event in self.walk(volume, each=True).run():
+            walk = self.walk(volume, each=True)
+            for event in walk.run(is_same_boot=self.inventory.is_same_boot):
                 if isinstance(event, Found | Missing):
                     record = event.header if isinstance(event, Found) else event
                     place = index.find(record.key)

@@ -95,9 +95,13 @@ def is_whole(found: Loaded, listed: ListedVolume) -> bool:
     return ends == (listed.end, listed.index_checksum) and found.checksum is not None
 
 
-def tail_reader(fs: FileSystem, volume: Volume, listed: ListedVolume) -> VolumeReader:
+def tail_reader(
+    fs: FileSystem, volume: Volume, listed: ListedVolume, *, is_same_boot: bool
+) -> VolumeReader:
     """Return a reader of a volume up to its end in META.txt, if that is known."""
-    return VolumeReader(fs, volume, listed.end or WHOLE_VOLUME)
+    reader = VolumeReader(fs, volume, listed.end or WHOLE_VOLUME)
+    reader.has_lost = listed.may_have_lost(is_same_boot=is_same_boot)
+    return reader
 
 
 def tail_window(contents: IndexContents, *, is_active: bool) -> int:
@@ -282,8 +286,8 @@ class Replay:
         self, volume: Volume, contents: IndexContents, end: int, *, has_gap: bool
     ) -> bool:
         listed = self._listed[volume.seq]
-        if listed.state != "synced" and not self._inventory.is_same_boot:
-            return True  # A power loss may take what was not synced.
+        if listed.may_have_lost(is_same_boot=self._inventory.is_same_boot):
+            return True
         if has_gap:
             return False
         if listed.is_open:
@@ -302,8 +306,9 @@ class Replay:
         Returns:
             The end of the last record, and whether there is a gap before it.
         """
-        fs = self._directory.fs
-        reader = tail_reader(fs, volume, self._listed[volume.seq])
+        fs, listed = self._directory.fs, self._listed[volume.seq]
+        is_same_boot = self._inventory.is_same_boot
+        reader = tail_reader(fs, volume, listed, is_same_boot=is_same_boot)
         end, has_gap = contents.found.volume_end, False
         records = Records(fs, volume.fd, volume.id, end, reader.length, volume)
         window = tail_window(contents, is_active=volume.use in self._actives)

@@ -12,6 +12,10 @@ A part of the disk that cannot be read is not an empty one: a record may be ther
 
 After a power loss, old records can lie behind a hole that is too wide to look across; the
 next mount writes from the hole on, with another salt. So they are never valid again.
+
+Each record says how much before it was not synced when it was written. So after a power
+loss, a damaged value that was synced is told from one that was not: then its key has the
+value from before.
 """
 
 from __future__ import annotations
@@ -78,7 +82,9 @@ class VolumeReader:
     """
     Reads a volume in large pieces.
 
-    Unreadable bytes read as zeros; `unreadable` has the ranges found so far.
+    Attributes:
+        unreadable: Ranges found so far that cannot be read; they read as zeros.
+        has_lost: A power loss may have taken what was not synced.
     """
 
     def __init__(
@@ -107,6 +113,8 @@ class VolumeReader:
         self.file_length = 0 if volume.fd == NO_FILE else fs.stat(volume.fd).st_size
         self.length = min(end, self.file_length)
         self.unreadable: list[tuple[int, int]] = []
+        self.has_lost = False
+        self._synced_end: int | None = None
         self._start = 0
         self._buffer = b""
 
@@ -202,6 +210,25 @@ class VolumeReader:
                 return found
         return None
 
+    def synced_end(self, start: int, window: int) -> int:
+        """
+        Return up to where records say that the volume was synced before them.
+
+        They are read once only: what they say grows from one to the next.
+
+        Args:
+            start: Where the first one is.
+            window: As in `find_header`.
+        """
+        if self._synced_end is None:
+            self._synced_end, at = 0, self.find_header(start, window)
+            while at is not None:
+                header = self.header_at(at)
+                assert header is not None  # noqa: S101 - It was found.
+                self._synced_end = max(self._synced_end, at - header.unsynced)
+                at = self.find_header(at + header.size, window)
+        return self._synced_end
+
     def _find_in_segment(self, offset: int, limit: int) -> int | None:
         """Return the offset of the next record that begins before `limit`, if any."""
         prefix = self.identity_at(offset).prefix
@@ -269,9 +296,9 @@ def _between(
 
 def _check_value(
     reader: VolumeReader, header: RecordHeader, window: int, *, is_corrected: bool
-) -> Found | Torn:
+) -> Found | Gap | Torn:
     """
-    Return a record whose key is known, intact or damaged, or that it is torn.
+    Return a record whose key is known, intact or damaged, or that it is torn or a gap.
 
     Args:
         reader: Of the volume.
@@ -287,8 +314,9 @@ def _check_value(
         or reader.is_unreadable(header.offset, end)
     ):
         return Found(header, not is_corrected)
-    if reader.find_header(end, window) is not None or (
-        not is_corrected and is_one_bit_wrong(value, header.checksum)
-    ):
+    if reader.find_header(end, window) is not None:
+        is_lost = reader.has_lost and end > reader.synced_end(end, window)
+        return Gap(header.offset, end) if is_lost else Found(header, intact=False)
+    if not is_corrected and is_one_bit_wrong(value, header.checksum):
         return Found(header, intact=False)
     return Torn(header.offset)

@@ -154,13 +154,18 @@ class VolumeWalk:
     def _entries(self) -> list[Entry]:
         return decode_entries(self._lines)
 
-    def run(self) -> Iterator[Event]:
-        """Yield what the volume has, then what is wrong with its index file."""
+    def run(self, *, is_same_boot: bool = True) -> Iterator[Event]:
+        """
+        Yield what the volume has, then what is wrong with its index file.
+
+        Args:
+            is_same_boot: No power loss can have taken what was not synced.
+        """
         yield from self.indexed()
         behind = 0
         is_complete = is_whole(self._contents.found, self._listed)
         if not is_complete and self._volume.fd != NO_FILE:
-            behind = yield from self._tail()
+            behind = yield from self._tail(is_same_boot=is_same_boot)
         yield from self._index_file(behind)
 
     def indexed(self) -> Iterator[Event]:
@@ -186,10 +191,12 @@ class VolumeWalk:
             yield self._no_record(*self._pass_entry())
         yield from self._end(self._reader)
 
-    def _tail(self) -> Generator[Event, None, int]:
+    def _tail(self, *, is_same_boot: bool) -> Generator[Event, None, int]:
         """Yield what follows the last entry, as a start finds it; return how much."""
         records = 0
-        reader = tail_reader(self._fs, self._volume, self._listed)
+        reader = tail_reader(
+            self._fs, self._volume, self._listed, is_same_boot=is_same_boot
+        )
         window = tail_window(self._contents, is_active=self._is_active)
         for event in scan_records(reader, self._contents.found.volume_end, window):
             if isinstance(event, Found):

@@ -17,6 +17,9 @@ from support.stores import (
     value_of,
 )
 from volcache.errors import UnreadableRecordError, UnreadableVolumeError
+from volcache.store.files import ReadOnlyFileSystem
+from volcache.store.offline import OfflineStore
+from volcache.store.walk import Counts
 
 
 def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
@@ -108,6 +111,31 @@ def test_damage_in_the_middle_is_skipped_and_counted(tmp_path: Path) -> None:
     assert value_of(store.get(b"behind")) == b"v"
     assert store.get(b"k") is None
     assert store.recovery.damaged == 1
+    store.close()
+
+
+@pytest.mark.parametrize(("sync_mode", "found"), [("none", b"old"), ("always", None)])
+def test_damage_after_a_power_loss_hides_the_older_value_only_if_it_was_synced(
+    tmp_path: Path, sync_mode: str, found: bytes | None
+) -> None:
+    """The records behind it say so; an unsynced one may never have been acknowledged."""
+    fs = BootedFileSystem()
+    store = open_store(tmp_path, fs=fs, sync_mode=sync_mode)
+    store.put(b"k", b"old")
+    damaged = store.put(b"k", b"new" * 9)
+    store.put(b"behind", b"v")
+    kill(store)
+    fs.boots += 1
+    overwrite(tmp_path / "data" / "0", damaged.offset + damaged.size - 9, bytes(9))
+    counts = Counts()
+    with OfflineStore.inspect(ReadOnlyFileSystem(), str(tmp_path)) as offline:
+        assert list(offline.check(counts))
+    store = open_store(tmp_path, fs=fs, sync_mode=sync_mode)
+
+    assert value_of(store.get(b"k")) == found
+    assert value_of(store.get(b"behind")) == b"v"
+    assert (store.recovery.damaged, store.recovery.unknown) == (1, 0)
+    assert counts.keys == (1 if found is None else 2)
     store.close()
 
 

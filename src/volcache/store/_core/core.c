@@ -662,6 +662,13 @@ static bool has_room(const vc_writer *writer, uint64_t offset, vc_record *record
            offset + record->size <= writer->capacity;
 }
 
+/* The bytes before an offset that may not be on the disk. */
+static uint32_t unsynced_before(const vc_writer *writer, uint64_t offset) {
+    uint64_t synced_end = writer->synced_end;
+    uint64_t bytes = offset > synced_end ? offset - synced_end : 0;
+    return bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
+}
+
 /* Write a record at an offset, and zeros up to a multiple of `unit`. There is memory for its entry
  * then. */
 static vc_status write_record(vc_writer *writer, vc_put *put, uint64_t offset, uint64_t unit) {
@@ -673,6 +680,7 @@ static vc_status write_record(vc_writer *writer, vc_put *put, uint64_t offset, u
     uint64_t written_end = writer->written_end;
     record->offset = offset;
     record->volume = writer->volume;
+    record->unsynced = unsynced_before(writer, offset);
     record->checksum = vc_crc32c(0, put->value, record->length);
     vc_record_encode(prefix, writer->salt, record, put->type, put->encoding, put->cache,
                      put->key);

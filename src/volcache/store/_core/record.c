@@ -15,7 +15,7 @@ enum {
     AT_LENGTH = 16,
     AT_CHECKSUM = 20,
     AT_FLAGS = 24,
-    AT_ZERO = 28,
+    AT_UNSYNCED = 28,
     AT_OFFSET = 32,
     AT_STORED = 40,
     AT_EXPIRES = 48,
@@ -62,6 +62,7 @@ vc_status vc_record_decode(const uint8_t *data, size_t length, uint64_t salt, ui
     if (vc_crc32c(0, data, checked) != get(data + checked, CHECKSUM_BYTES)) return VC_DAMAGED;
     record->checksum = (uint32_t)get(data + AT_CHECKSUM, 4);
     record->flags = (uint32_t)get(data + AT_FLAGS, 4);
+    record->unsynced = (uint32_t)get(data + AT_UNSYNCED, 4);
     record->offset = get(data + AT_OFFSET, 8);
     record->stored_us = get(data + AT_STORED, 8);
     record->expires_ms = get(data + AT_EXPIRES, 8);
@@ -85,7 +86,7 @@ size_t vc_record_encode(uint8_t *out, uint64_t salt, const vc_record *record, co
     set(out + AT_LENGTH, 4, record->length);
     set(out + AT_CHECKSUM, 4, record->checksum);
     set(out + AT_FLAGS, 4, record->flags);
-    set(out + AT_ZERO, 4, 0);
+    set(out + AT_UNSYNCED, 4, record->unsynced);
     set(out + AT_OFFSET, 8, record->offset);
     set(out + AT_STORED, 8, record->stored_us);
     set(out + AT_EXPIRES, 8, record->expires_ms);

@@ -37,6 +37,7 @@ typedef enum {
 typedef struct {
     uint64_t offset, stored_us, expires_ms;
     uint32_t length, checksum, flags;
+    uint32_t unsynced;          /* bytes before it that may not have been on the disk */
     uint16_t volume, key_length;
     uint8_t type_length, encoding_length, cache_length, kind;
     uint32_t prefix;            /* length of everything before the value */
