@@ -21,21 +21,22 @@ from volcache.store.format import Ring
 pytestmark = [pytest.mark.property, pytest.mark.slow]
 
 VOLUME_SIZE: Final = 4096
-RECORD_MAX: Final = VOLUME_SIZE // 8
+SMALL: Final = range(80, VOLUME_SIZE // 8)
+HALVES: Final = range(VOLUME_SIZE // 2, VOLUME_SIZE // 2 + 80)
 
 
 class Run:
     """Random puts, reads and restarts; notes what was appended before each put."""
 
-    def __init__(self, seed: int, volumes: int) -> None:
+    def __init__(self, seed: int, volumes: int, sizes: range = SMALL) -> None:
         """Open an empty store."""
         self.dice = random.Random(f"{volumes} {seed}")  # noqa: S311 - Repeatable.
         self.asked = self.dice.choice([0.05, 0.3, 0.7, 0.97])
         self.reinsert_reads = self.dice.choice([0.0, 0.1, 1.0])
-        self.volumes = volumes
+        self.volumes, self.sizes = volumes, sizes
         self.disk = SimulatedFileSystem()
         self.number = 0
-        # The bytes appended to each ring, copies included, and as the process counts them.
+        # What was appended to each ring, copies included, and as the process counts it.
         self.appended = dict.fromkeys(Ring, 0)
         self.counted = dict.fromkeys(Ring, 0)
         self.put_at: dict[bytes, tuple[Ring, int]] = {}
@@ -89,7 +90,7 @@ class Run:
         key = b"%d" % self.number
         if self.dice.random() < self.asked:
             self.store.get(key)
-        self.store.put(key, bytes(self.dice.randrange(RECORD_MAX - 80)))
+        self.store.put(key, bytes(self.dice.choice(self.sizes) - 80))
         self.note_appended()
         found = self.store._locate(key)
         assert found is not None
@@ -104,12 +105,15 @@ class Run:
                 self.least[ring] = min(self.least[ring], self.appended[ring] - at)
 
 
+@pytest.mark.parametrize("sizes", [SMALL, HALVES])
 @pytest.mark.parametrize("volumes", [16, 32])
-def test_a_value_is_evicted_only_after_enough_was_stored(volumes: int) -> None:
+def test_a_value_is_evicted_only_after_enough_was_stored(
+    volumes: int, sizes: range
+) -> None:
     """Probation: an eighth of the cache less a volume; main: half of the cache."""
     capacity = volumes * VOLUME_SIZE
     for seed in range(SEED, SEED + examples(12)):
-        run = Run(seed, volumes)
+        run = Run(seed, volumes, sizes)
         for number in range(1200):
             run.step()
             if number % 5 == 0:

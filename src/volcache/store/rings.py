@@ -93,6 +93,8 @@ class Rings:
         self.volumes = {volume.seq: volume for volume in recovered.volumes}
         self.actives: list[Volume | None] = [None, None]
         self.newest: list[Volume | None] = [None, None]
+        # What `appended` does not count: from before, and free at the ends of volumes.
+        self._uncounted = [0, 0]
         self.last_seq = recovered.newest_seq
         self.unsettled: set[Volume] = set()
         self.uncertain: set[str] = set()
@@ -104,7 +106,7 @@ class Rings:
             is_main = volume.use.ring is Ring.MAIN
             if is_main or volume.seq > self.manifest.probation_first:
                 self.actives[volume.use.ring] = volume
-        self._appended_before = [v.appended if v else 0 for v in self.newest]
+        self._uncounted = [v.appended if v else 0 for v in self.newest]
 
     # --- Which volumes there are ---------------------------------------------------
 
@@ -143,8 +145,8 @@ class Rings:
 
     def appended(self) -> list[int]:
         """Return the bytes of records appended to each ring since the store was opened."""
-        pairs = zip(self.newest, self._appended_before, strict=True)
-        return [volume.appended - before if volume else 0 for volume, before in pairs]
+        pairs = zip(self.newest, self._uncounted, strict=True)
+        return [v.appended - uncounted if v else 0 for v, uncounted in pairs]
 
     def add(self, volume: Volume) -> None:
         """Add a volume that META.txt names; it becomes the active one of its ring."""
@@ -156,7 +158,10 @@ class Rings:
         """Let the index read a volume, the newest of its ring."""
         ring = volume.use.ring
         before = self.newest[ring]
-        volume.born = 0 if before is None else before.appended
+        if before is not None:
+            free = max(0, before.length - before.end)
+            self._uncounted[ring] += free
+            volume.born = before.appended + free
         self.newest[ring] = volume
         self.last_seq = max(self.last_seq, volume.seq)
         self.index.bind_volume(volume.seq, volume.fd, volume.id, volume.salts)

@@ -195,7 +195,8 @@ class Volume(VolumeIndex):
         is_retired: Nothing is appended again, because it is full or sealed, or a sync
             failed.
         is_sealed: Its index file is complete.
-        born: The bytes of records that had been appended to its ring when it was started.
+        born: What had been appended to its ring when it was started: bytes of records, and
+            what is left free at the ends of volumes.
     """
 
     def __init__(
@@ -220,7 +221,7 @@ class Volume(VolumeIndex):
 
     @property
     def appended(self) -> int:
-        """The bytes of records that were appended to its ring up to its end."""
+        """What was appended to its ring up to its end, as `born` counts it."""
         return self.born + self.end - VOLUME_HEADER_BYTES
 
     @property
