@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from struct import Struct
 
+from volcache.geometry import VOLUME_BYTES_MAX
 from volcache.store import format as record_format
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +45,35 @@ def field_offsets(*structs: Struct) -> list[int]:
                 offsets.append(at)
             at += Struct("<" + part).size
     return offsets
+
+
+def power(number: int) -> str:
+    """Return a power of two as the page writes it."""
+    digits = str(number.bit_length() - 1)
+    return "2" + digits.translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def test_the_bounds_are_those_of_the_code() -> None:
+    """Each constant, as its row has it."""
+    for name, text in (
+        ("volume id", f"{record_format.VOLUME_ID_MAX:,}"),
+        (
+            "sequence number",
+            f"at most {power(record_format.SEQ_MAX + 1)} ",
+        ),
+        (
+            "mount count",
+            f"at most {power(record_format.MOUNT_COUNT_MAX + 1)} ",
+        ),
+        ("time, microseconds", f"below {power(record_format.TIME_END)} "),
+        ("expiry time, milliseconds", f"below {power(record_format.TIME_END)} |"),
+        ("length of a key or prefix", f"1 to {record_format.KEY_BYTES_MAX:,}"),
+        ("length of a value", f"at most {power(record_format.VALUE_BYTES_MAX)};"),
+        ("end of a volume, start of a segment", f"at most {power(VOLUME_BYTES_MAX)};"),
+    ):
+        (row,) = re.findall(rf"^\| {name} \|.*$", TEXT, re.MULTILINE)
+        assert text in row
+    assert f"a time of {power(record_format.CLOCK_END)} microseconds" in TEXT
 
 
 def test_the_hexdumps_are_the_bytes_of_the_golden_volume() -> None:

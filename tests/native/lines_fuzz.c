@@ -41,7 +41,7 @@ static bool take(void *context, const uint8_t *key, size_t length, uint64_t offs
         CHECK(list->at);
     }
     CHECK(length > 0 && length <= 65535);
-    CHECK(offset < OFFSET_END && (size == 0 || offset >= 64));
+    CHECK(offset < OFFSET_END && size <= VC_RECORD_BYTES_MAX && (size == 0 || offset >= 64));
     list->at[list->count++] = (entry){copied(key, length), length, offset, size};
     return true;
 }
@@ -113,7 +113,7 @@ static void check_encoding(const entry *expected)
                                  expected->size);
     CHECK(line <= room);
     char *at = text + line;
-    at += sprintf(at, "# checkpoint %013" PRIu64 " open ", (uint64_t)OFFSET_END - 1);
+    at += sprintf(at, "# checkpoint %013" PRIu64 " open ", VC_VOLUME_BYTES_MAX);
     at += sprintf(at, "%08x\n", vc_crc32c(0, text, (size_t)(at - text)));
     entry_list found = {.limit = SIZE_MAX};
     size_t length = (size_t)(at - text);
@@ -135,6 +135,7 @@ static void check_entries(const vc_lines *lines, const entry_list *list)
         if (one->size) {
             last = one->offset;
             CHECK(one->offset + one->size <= lines->volume_end);
+            CHECK(lines->volume_end <= VC_VOLUME_BYTES_MAX);
         }
         check_encoding(one);
     }

@@ -25,6 +25,8 @@ enum {
     AT_LENGTH = 16,
     AT_CHECKSUM = 20,
     AT_OFFSET = 32,
+    AT_STORED = 40,
+    AT_EXPIRES = 48,
     AT_RECORD_VOLUME = 56,
     AT_KIND = 58,
     AT_CACHE_LENGTH = 59,
@@ -117,7 +119,10 @@ static verdict judge(const uint8_t *at, size_t left, uint64_t salt, uint16_t vol
     uint64_t key_length = get(at + AT_KEY_LENGTH, 2);
     found.prefix = VC_OVERHEAD_BYTES + key_length + types_of(at);
     found.size = found.prefix + get(at + AT_LENGTH, 4);
-    found.has_prefix = !memcmp(at, "VLR\2", 4) && get(at + AT_RECORD_SALT, 8) == salt
+    uint64_t kind = at[AT_KIND], length = get(at + AT_LENGTH, 4);
+    bool is_in_bounds = kind <= 1 && length <= (kind ? 0 : VC_VALUE_BYTES_MAX)
+        && get(at + AT_STORED, 8) < VC_TIME_END && get(at + AT_EXPIRES, 8) < VC_TIME_END;
+    found.has_prefix = is_in_bounds && !memcmp(at, "VLR\2", 4) && get(at + AT_RECORD_SALT, 8) == salt
         && found.prefix <= left && key_length && get(at + AT_OFFSET, 8) == offset
         && get(at + AT_RECORD_VOLUME, 2) == volume
         && get(at + found.prefix - 4, 4) == vc_crc32c(0, at, found.prefix - 4)
@@ -299,7 +304,9 @@ static uint64_t check_replay(vc_core *core, uint32_t slot, const uint8_t *data, 
         size_t key_length = get(at + AT_KEY_LENGTH, 2);
         CHECK(vc_writer_add_entry(&expected, at + right.prefix - 4 - key_length, key_length,
                                   is_value ? end : 0, is_value ? right.size : 0));
-        latest = latest > get(at + 40, 8) ? latest : get(at + 40, 8);
+        uint64_t stored_us = get(at + AT_STORED, 8);
+        if (stored_us > latest && stored_us < VC_CLOCK_END)
+            latest = stored_us;
         end += right.size;
         records++;
     }
@@ -486,8 +493,8 @@ static void add_record(sample *file, uint64_t *state)
         bytes[i] = (uint8_t)(dice >> i % 57);
     vc_record record = {
         .offset = file->length,
-        .stored_us = next_random(state),
-        .expires_ms = next_random(state),
+        .stored_us = next_random(state) >> (dice % 9 ? 7 : 6),
+        .expires_ms = next_random(state) >> (dice % 7 ? 7 : 6),
         .flags = (uint32_t)dice,
         .unsynced = (uint32_t)(dice >> 9),
         .volume = (uint16_t)get(file->data + AT_VOLUME, 2),

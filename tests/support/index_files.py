@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from google_crc32c import extend
 
+from volcache.geometry import VOLUME_BYTES_MAX
 from volcache.store.format import KEY_BYTES_MAX, VOLUME_HEADER_BYTES, Segment
 from volcache.store.index import Loaded
 from volcache.store.index_file import IndexContents
@@ -61,7 +62,8 @@ def decode_blocks(data: bytes) -> Iterator[IndexBlock]:
     for found in _CHECKPOINT.finditer(data):
         checksum = extend(previous, before + data[start : found.start(3)])
         end = int(found[1])
-        if checksum != int(found[3], 16) or end < volume_end:
+        is_end = volume_end <= end <= VOLUME_BYTES_MAX
+        if checksum != int(found[3], 16) or not is_end:
             return
         lines, volume_end = data[start : found.start()], end
         yield IndexBlock(lines, end, found[2] == b"sealed", found.end(), checksum)
@@ -75,6 +77,7 @@ def decode_block(block: IndexBlock) -> list[Entry] | None:
     entries = decode_entries(block.lines)
     for key, offset, size in entries:
         is_inside = VOLUME_HEADER_BYTES <= offset <= block.volume_end - size
+        is_inside &= size <= 2**31
         if len(key) > KEY_BYTES_MAX or (size and not is_inside):
             return None
     return entries

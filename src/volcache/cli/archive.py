@@ -16,6 +16,7 @@ from google_crc32c import extend as extend_crc32c
 from google_crc32c import value as crc32c
 
 from volcache.cli.command import FileError
+from volcache.store.format import TIME_END
 from volcache.store.index_format import decode_key, encode_key
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class ArchivedValue(NamedTuple):
             ValueError, LookupError: They are not the records of a value.
         """
         expires_ms, flags = int(records["expires_ms"]), int(records["flags"])
-        if not (0 <= expires_ms < 1 << 62 and 0 <= flags < 1 << 32):
+        if not (0 <= expires_ms < TIME_END and 0 <= flags < 1 << 32):
             raise ValueError
         key = decode_key(records["key"].encode("ascii"))
         texts = {name: records[name].encode("latin-1") for name in _TEXTS}

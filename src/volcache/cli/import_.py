@@ -41,7 +41,7 @@ from volcache.http.upload import read_expiry, read_stored_headers
 from volcache.keys import parse_key
 from volcache.store import PeriodicSync, Store
 from volcache.store.files import OsFileSystem, ReadOnlyFileSystem
-from volcache.store.format import VOLUME_HEADER_BYTES
+from volcache.store.format import TIME_END, VOLUME_HEADER_BYTES
 from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
 from volcache.store.volume import NO_FILE
@@ -231,7 +231,7 @@ class _Import:
             "content_type": content_type,
             "content_encoding": content_encoding,
             "cache_control": cache_control,
-            "expires_ms": expires_ms and expires_ms + self._lead_ms,
+            "expires_ms": expires_ms and min(expires_ms + self._lead_ms, TIME_END - 1),
             "flags": one.flags,
         }
 

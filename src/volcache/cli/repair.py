@@ -227,7 +227,7 @@ class _Repair:
             or (found.purges is None) != (inventory.manifest.purges is None)
         ):
             manifest = inventory.manifest._replace(
-                mount_count=inventory.manifest.mount_count + 1,
+                mount_count=inventory.manifest.next_mount_count,
                 boot=directory.boot,
                 volumes=tuple(listed),
             )

@@ -95,6 +95,11 @@ VOLUME_ID_MAX: Final = 2**16 - 1
 SEQ_MAX: Final = 2**47 - 1  # 44 years at 100,000 rotations per second
 KEY_BYTES_MAX: Final = 2**16 - 1
 VALUE_BYTES_MAX: Final = 2**30
+MOUNT_COUNT_MAX: Final = 2**31 - 1
+# Times are below it, of the unit that they have: in microseconds, the year 6537.
+TIME_END: Final = 2**57
+# The clock does not continue from such a time: what is stored then must be in bounds.
+CLOCK_END: Final = 2**56
 _TYPES_BYTES_MAX: Final = 3 * 255  # One byte for each of their lengths.
 # The longest header part of a record, without the key and with the longest key.
 HEADER_BYTES_MAX: Final = RECORD_OVERHEAD_BYTES + _TYPES_BYTES_MAX
@@ -240,10 +245,17 @@ def decode_volume_header(data: bytes) -> VolumeHeader | None:
     if volume_version(data) != VERSION:
         return None
     found = _VOLUME_HEADER.unpack_from(data)
-    _, _, salt, store_id, seq, volume, ring, *started = found
-    if ring > Ring.PROBATION or seq > SEQ_MAX:
+    _, _, salt, store_id, seq, volume, ring, mount_count, *started = found
+    started_ms, oldest_seq, _ = started
+    if (
+        ring > Ring.PROBATION
+        or not oldest_seq <= seq <= SEQ_MAX
+        or mount_count > MOUNT_COUNT_MAX
+        or started_ms >= TIME_END // 1000
+    ):
         return None
-    return VolumeHeader(VolumeUse(volume, seq, Ring(ring), salt), store_id, *started)
+    use = VolumeUse(volume, seq, Ring(ring), salt)
+    return VolumeHeader(use, store_id, mount_count, *started)
 
 
 def volume_version(data: bytes) -> int | None:
@@ -347,7 +359,7 @@ def decode_header(
         data: The bytes from `offset` on, at least the header part.
         identity: Of the volume.
         offset: Where in the volume `data` begins.
-        is_lenient: Accept control bytes in the text fields.
+        is_lenient: Accept control bytes in the text fields, and numbers out of bounds.
 
     Returns:
         None if no intact header of that volume and offset is here. Each header contains
@@ -372,25 +384,29 @@ def decode_header(
         or not key_length
         or len(data) < value_start
         or _CHECKSUM.unpack_from(data, key_end)[0] != crc32c(data[:key_end])
+        or not (is_lenient or _is_allowed(place, length, data[FIXED_BYTES:key_start]))
     ):
-        return None
-    if not is_lenient and _CONTROL_BYTE.search(data, FIXED_BYTES, key_start):
         return None
     return RecordHeader(
         data[FIXED_BYTES:type_end],
         data[type_end:encoding_end],
         data[encoding_end:key_start],
-        stored_us,
-        expires_ms,
-        flags,
+        *(stored_us, expires_ms, flags),
         data[key_start:key_end],
-        at,
-        length,
-        checksum,
+        *(at, length, checksum),
         kind == _TOMBSTONE,
-        value_start,
-        value_start + length,
-        unsynced,
+        *(value_start, value_start + length, unsynced),
+    )
+
+
+def _is_allowed(place: tuple[int, ...], length: int, texts: bytes) -> bool:
+    """Return whether the numbers of a record are in bounds, and its texts are text."""
+    _, stored_us, expires_ms, _, kind, _ = place
+    return (
+        kind <= _TOMBSTONE
+        and length <= (0 if kind else VALUE_BYTES_MAX)
+        and max(stored_us, expires_ms) < TIME_END
+        and not _CONTROL_BYTE.search(texts)
     )
 
 
@@ -401,7 +417,7 @@ def correct_header(
     data: bytes, identity: RecordIdentity, offset: int
 ) -> RecordHeader | None:
     """
-    Return a damaged header part: a bit is wrong, or a text field has a control byte.
+    Return a damaged header part: a bit is wrong, or what is written is not allowed.
 
     A record without an entry in the index file has its key only here: with the key, the
     damaged record still supersedes an older one.

@@ -25,8 +25,10 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from google_crc32c import extend as extend_crc32c
 
 from volcache.store.format import (
+    SEQ_MAX,
     VERSION,
     VOLUME_HEADER_BYTES,
+    VOLUME_ID_MAX,
     Ring,
     Segment,
     VolumeUse,
@@ -41,7 +43,7 @@ _CHECKPOINT: Final = re.compile(
     rb"^# checkpoint ([0-9]{1,13}) (open|sealed) ([0-9a-f]{8})\n", re.MULTILINE
 )
 _INDEX_HEADER: Final = re.compile(
-    rb"# volcache index ([0-9]+)"
+    rb"# volcache index ([0-9]{1,9})"
     rb" volume ([0-9]{1,5}) seq ([0-9]{1,20}) ring (main|probation)"
     rb" salt ([0-9a-f]{16}) store ([0-9a-f]{16})\n"
 )
@@ -139,6 +141,8 @@ def decode_index_header(data: bytes) -> tuple[int, IndexName] | None:
     if int(end[3], 16) != extend_crc32c(0, data[: end.start(3)]):
         return None
     version, volume, seq = (int(found[group]) for group in (1, 2, 3))
+    if volume > VOLUME_ID_MAX or seq > SEQ_MAX:
+        return None
     use = VolumeUse(volume, seq, Ring[found[4].decode().upper()], int(found[5], 16))
     return version, IndexName(use, int(found[6], 16))
 

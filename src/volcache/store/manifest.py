@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from google_crc32c import value as crc32c
 
+from volcache.geometry import VOLUME_BYTES_MAX
 from volcache.store.format import (
+    MOUNT_COUNT_MAX,
     SEQ_MAX,
+    TIME_END,
     VERSION,
     VOLUME_ID_MAX,
     Ring,
@@ -92,6 +95,11 @@ class Manifest(NamedTuple):
     # or it is not known; 0: there are none.
     probation_first: int = 0
     purges: ListedPurges | None = None  # which PURGE.txt is valid; None: none is needed
+
+    @property
+    def next_mount_count(self) -> int:
+        """The mount count of the next mount."""
+        return min(self.mount_count + 1, MOUNT_COUNT_MAX)
 
     @property
     def active(self) -> VolumeUse:
@@ -177,19 +185,9 @@ def decode_manifest(data: bytes) -> Manifest | None:
     while line := _VOLUME.match(text, at):
         volumes.append(_decode_volume(line))
         at = line.end()
-    seqs = [listed.use.seq for listed in volumes]
-    ids = {listed.use.volume for listed in volumes}
-    if (
-        at != len(text)
-        or not volumes
-        or seqs != sorted(set(seqs))
-        or seqs[-1] > SEQ_MAX
-        or len(ids) != len(volumes)
-        or max(ids) > VOLUME_ID_MAX
-        or volumes[-1].use.volume != int(found[1])
-    ):
+    if at != len(text) or not volumes or volumes[-1].use.volume != int(found[1]):
         return None
-    return Manifest(
+    manifest = Manifest(
         store_id=int(found[2], 16),
         mount_count=int(found[3]),
         time_us=int(found[4]),
@@ -200,6 +198,28 @@ def decode_manifest(data: bytes) -> Manifest | None:
         purges=ListedPurges(int(found[8]), int(found[9]), int(found[10], 16))
         if found[8]
         else None,
+    )
+    return manifest if _is_in_bounds(manifest) else None
+
+
+def _is_in_bounds(manifest: Manifest) -> bool:
+    """Return whether numbers are in their bounds, and volumes and segments in order."""
+    volumes, purges = manifest.volumes, manifest.purges or ListedPurges(0, 0, 0)
+    seqs = [listed.use.seq for listed in volumes]
+    ids = {listed.use.volume for listed in volumes}
+    places = [
+        [s.start for s in v.segments] + [v.end or VOLUME_BYTES_MAX] for v in volumes
+    ]
+    return (
+        seqs == sorted(set(seqs))
+        and max(seqs[-1], manifest.probation_first, purges.seq) <= SEQ_MAX
+        and len(ids) == len(volumes)
+        and max(ids) <= VOLUME_ID_MAX
+        and all(starts == sorted(starts) for starts in places)
+        and max(starts[-1] for starts in places) <= VOLUME_BYTES_MAX
+        and manifest.mount_count <= MOUNT_COUNT_MAX
+        and manifest.time_us < TIME_END
+        and purges.serial < 2**63
     )
 
 

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
-from volcache.store.format import VERSION
+from volcache.geometry import VOLUME_BYTES_MAX
+from volcache.store.format import SEQ_MAX, TIME_END, VERSION
 
 # Numbers have a fixed width: the line is overwritten in place, within one page.
 _LINE: Final = re.compile(
@@ -55,4 +56,9 @@ def decode_progress(data: bytes) -> list[Progress]:
         for found in _LINE.finditer(data)
         if crc32c(data[found.start() : found.start(7)]) == int(found[7], 16)
     }
-    return sorted(lines, key=lambda line: line.seq, reverse=True)
+    return sorted(filter(_is_in_bounds, lines), key=lambda one: one.seq, reverse=True)
+
+
+def _is_in_bounds(line: Progress) -> bool:
+    is_place = line.seq <= SEQ_MAX and line.end <= VOLUME_BYTES_MAX
+    return is_place and line.time_us < TIME_END

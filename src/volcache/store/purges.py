@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from google_crc32c import extend
 from google_crc32c import value as crc32c
 
-from volcache.store.format import KEY_BYTES_MAX, SEQ_MAX, VERSION
+from volcache.store.format import KEY_BYTES_MAX, SEQ_MAX, TIME_END, VERSION
 from volcache.store.index_format import decode_key, encode_key
 from volcache.store.manifest import ListedPurges
 
@@ -186,8 +186,9 @@ def _add_purge(purges: list[Purge], line: re.Match[bytes]) -> bool:
     """Add the purge of a line; return whether its numbers are allowed."""
     purge = Purge(int(line[1]), int(line[2]), decode_key(line[3]))
     last_us = purges[-1].time_us if purges else -1
-    is_key = len(purge.prefix) <= KEY_BYTES_MAX
-    if not (purge.time_us > last_us and purge.seq <= SEQ_MAX and is_key):
+    is_in_order = last_us < purge.time_us < TIME_END
+    is_key = 0 < len(purge.prefix) <= KEY_BYTES_MAX
+    if not (is_in_order and purge.seq <= SEQ_MAX and is_key):
         return False
     purges.append(purge)
     return True

@@ -48,7 +48,8 @@ class RecordReader:
         self.index, self.stats, self.clock = rings.index, rings.stats, rings.clock
         self.lock = self.index.lock
         self._log, self._kept_purges, self._volumes = log, log.kept_purges, log.volumes
-        self._find, self._pread = self.index.find, rings.directory.fs.pread
+        self._find, self._fs = self.index.find, rings.directory.fs
+        self._pread = self._fs.pread
 
     # --- Values --------------------------------------------------------------------
 
@@ -199,6 +200,9 @@ class RecordReader:
         """
         started_ns = perf_counter_ns()
         header = self._read_header(volume, offset, size, key)
+        if header.size > size and not self._is_inside(volume, offset, header.size):
+            why = f"record of {header.size} bytes ends behind its file"
+            raise DamagedRecordError(why, volume.id, offset)
         value, reads_value = b"", with_value and header.key == key
         if reads_value:
             value = self._pread(volume.fd, header.length, offset + header.value_start)
@@ -213,6 +217,10 @@ class RecordReader:
             return None
         place = volume.id, offset, header.size
         return Record(value, *header[:6], *place, header.length, header.checksum)
+
+    def _is_inside(self, volume: Volume, offset: int, size: int) -> bool:
+        """Return whether so many bytes can be read, before there is memory for them."""
+        return offset + size <= self._fs.stat(volume.fd).st_size
 
     def _read_header(
         self, volume: Volume, offset: int, size: int, key: bytes
@@ -280,7 +288,7 @@ class RecordReader:
         try:
             data = self._pread(volume.fd, size, offset)
             needed = record_size(data)
-            if needed > len(data):
+            if needed > len(data) and self._is_inside(volume, offset, needed):
                 data = self._pread(volume.fd, needed, offset)
             return data[:needed]
         except OSError as error:

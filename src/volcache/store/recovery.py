@@ -334,7 +334,7 @@ class _Recovery:
             elif header is None or header.use != volume.use:
                 volume.start(
                     self._clock.now_ms(),
-                    mount_count=inventory.manifest.mount_count + 1,
+                    mount_count=inventory.manifest.next_mount_count,
                     oldest_seq=volumes[0].seq,
                     previous_salt=previous_salt,
                 )
@@ -389,7 +389,7 @@ class _Recovery:
             # What is put from now on replaces records there, too.
             first = probation[-1]
         return before._replace(
-            mount_count=before.mount_count + 1,
+            mount_count=before.next_mount_count,
             time_us=self._clock.now_us(),
             boot=self._directory.boot,
             volumes=tuple(

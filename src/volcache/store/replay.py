@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from volcache.errors import MismatchedFilesError, UnreadableVolumeError
 from volcache.store.directory import DATA, INDEX
 from volcache.store.files import read_range
-from volcache.store.format import VOLUME_HEADER_BYTES, Ring
+from volcache.store.format import CLOCK_END, VOLUME_HEADER_BYTES, Ring
 from volcache.store.index_file import HEAD_BYTES, IndexContents
 from volcache.store.native import Records
 from volcache.store.scan import (
@@ -118,7 +118,8 @@ class Replay:
         unclean: Active volumes that the last process has not closed, or whose files are
             not as it left them.
         newest_seq: The highest sequence number that any file names.
-        latest_us: The latest time found, microseconds since the epoch.
+        latest_us: The latest time found from which the clock may continue, microseconds
+            since the epoch.
     """
 
     def __init__(
@@ -152,12 +153,12 @@ class Replay:
         self._unreadable: list[UnreadableVolumeError] = []
         self._unknown: list[VolumeUse] = []  # volumes of which not all keys are known
         self.newest_seq = manifest.active.seq
-        progress = inventory.directory.progress
-        self.latest_us = max(
-            manifest.time_us,
-            inventory.purges.newest_us,
-            *(one.time_us for one in progress if one.store_id == manifest.store_id),
-        )
+        self.latest_us = 0
+        self._see(manifest.time_us)
+        self._see(inventory.purges.newest_us)
+        for line in inventory.directory.progress:
+            if line.store_id == manifest.store_id:
+                self._see(line.time_us)
 
     def run(self, volumes: list[Volume], *, lenient: bool = False) -> list[Volume]:
         """
@@ -356,7 +357,7 @@ class Replay:
                 step = min(limit, start + _STEP_BYTES)
                 passed = records.run(self._index, volume.seq, salt, start, step)
                 self._recovery.scanned += passed.records
-                self.latest_us = max(self.latest_us, passed.latest_us)
+                self._see(passed.latest_us)
                 if passed.end == start:
                     return start
                 start = passed.end
@@ -368,7 +369,7 @@ class Replay:
         """Replay one record that was found by the scan, and keep its entry."""
         header = found.header
         self._recovery.scanned += 1
-        self.latest_us = max(self.latest_us, header.stored_us)
+        self._see(header.stored_us)
         if not found.intact:
             # Its key is known, and an older value must not take its place: the index
             # gets the position, and a get of the key is a miss.
@@ -427,8 +428,12 @@ class Replay:
         records = Records(fs, volume.fd, volume.id, at, end)
         for salt, limit in VolumeReader(fs, volume).salts_from(at):
             passed = records.run(None, volume.seq, salt, at, limit)
-            self.latest_us = max(self.latest_us, passed.latest_us)
+            self._see(passed.latest_us)
             at = passed.end
         header = self._header_at(volume, last)
         if header is not None:
-            self.latest_us = max(self.latest_us, header.stored_us)
+            self._see(header.stored_us)
+
+    def _see(self, us: int) -> None:
+        if us < CLOCK_END:
+            self.latest_us = max(self.latest_us, us)

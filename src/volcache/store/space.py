@@ -194,7 +194,11 @@ class DiskSpace:
             DiskFullError: There is not enough for the record.
             OSError: The disk refused for another reason.
         """
-        length = volume.length or max(self.volume_size, volume.end)
+        length = volume.length
+        if not length:
+            # A forged index file may say that it ends far behind its file.
+            present = self._directory.fs.stat(volume.fd).st_size
+            length = max(self.volume_size, min(volume.end, present))
         if volume.capacity < length:
             self.allocate(volume, length, size)
 

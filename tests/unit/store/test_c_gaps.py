@@ -424,14 +424,15 @@ def load(index: Any, path: Path, entry: bytes, end: int) -> int:
     return int(loaded.file_end - len(FIRST)) // len(block)
 
 
-def test_position_that_the_index_has_no_room_for_ends_an_index_file(
+def test_position_behind_the_end_of_all_volumes_hides_an_older_one(
     index: Any, tmp_path: Path
 ) -> None:
-    """No volume is so long."""
-    for offset, is_known in ((0, False), (1, False), (-1, True)):
-        entry = b"a %d 1\n" % (VOLUME_BYTES + offset)
-        assert load(index, tmp_path / "index", entry, 2**30) == is_known
-        assert (index.find(b"a") is not None) == is_known
+    """The record is not there, but the key was put."""
+    for offset, size, is_there in ((0, 1, 0), (1, 1, 0), (-1, 1, 1), (-1, 2, 0)):
+        index.set(b"a", SEQ, 64, 70)
+        entry = b"a %d %d\n" % (VOLUME_BYTES + offset, size)
+        assert load(index, tmp_path / "index", entry, 2**30) == 1
+        assert (index.find(b"a") is not None) == is_there
 
 
 def test_key_is_decoded_as_in_python(index: Any, tmp_path: Path) -> None:

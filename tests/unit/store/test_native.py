@@ -140,7 +140,7 @@ def test_too_many_or_too_long_volumes_are_refused(
     )
     for seq in range(last + 1):  # One more while the log rotates.
         index.add_volume(seq)
-        index.set(b"k", seq, max(volume_bytes, VOLUME_BYTES) - 1, 2**31)
+        index.set(b"k", seq, max(volume_bytes, VOLUME_BYTES) - 1, 1)
         position = index.find(b"k")
         assert position is not None
         assert position[:2] == (seq, max(volume_bytes, VOLUME_BYTES) - 1)

@@ -420,6 +420,8 @@ cdef class Index:
             raise ValueError("a key has 1 to 65,535 bytes")
         if max(len(content_type), len(content_encoding), len(cache_control)) > 255:
             raise ValueError("stored headers have at most 255 bytes each")
+        if expires_ms >= VC_TIME_END:
+            raise ValueError("an expiry is below 2**57 milliseconds")
         put.key, record.key_length = data_of(key), PyBytes_GET_SIZE(key)
         put.type, record.type_length = data_of(content_type), len(content_type)
         put.encoding, record.encoding_length = data_of(content_encoding), len(content_encoding)

@@ -27,7 +27,6 @@ enum {
     /* Most owners of the write lock append one record: longer than any of them takes. */
     PUT_WAIT_NS = 1000000,
 };
-#define RECORD_BYTES_MAX ((uint64_t)1 << 31)
 
 /* --- System calls ------------------------------------------------------------------ */
 
@@ -410,7 +409,8 @@ bool vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found, uint64_t
 }
 
 bool vc_core_is_position(const vc_core *core, uint64_t offset, uint64_t size) {
-    return offset > 0 && offset < core->volume_bytes && size > 0 && size <= RECORD_BYTES_MAX;
+    return offset > 0 && size > 0 && size <= VC_RECORD_BYTES_MAX &&
+           offset < core->volume_bytes && size <= core->volume_bytes - offset;
 }
 
 bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
@@ -985,16 +985,14 @@ typedef struct {
 static bool take_entry(void *context, const uint8_t *key, size_t length, uint64_t offset,
                        uint64_t size) {
     loading *to = context;
-    if (size && !vc_core_is_position(to->core, offset, size)) {
-        to->status = VC_DAMAGED;
-        return false;
-    }
+    /* A record behind the end of all volumes is lost, and hides older ones. */
+    bool is_there = vc_core_is_position(to->core, offset, size);
     vc_change change = {
         .fingerprint = vc_index_fingerprint(to->core->index, key, length),
         /* The line of a deletion has no offset. */
-        .offset = size ? offset : VC_VOLUME_HEADER_BYTES,
+        .offset = is_there ? offset : VC_VOLUME_HEADER_BYTES,
         .slot = to->slot,
-        .size = size ? (uint32_t)size : VC_TOMBSTONE,
+        .size = is_there ? (uint32_t)size : VC_TOMBSTONE,
     };
     if (!vc_core_add_change(to->core, &change)) to->status = VC_NO_MEMORY;
     return to->status == VC_OK;

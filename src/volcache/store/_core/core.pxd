@@ -46,6 +46,7 @@ cdef extern from "record.h" nogil:
     enum: VC_OVERHEAD_BYTES
     enum: VC_KEY_BYTES_MAX
     enum: VC_VALUE_BYTES_MAX
+    const uint64_t VC_TIME_END
     ctypedef enum vc_status:
         VC_OK
         VC_IO_ERROR

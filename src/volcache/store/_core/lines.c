@@ -292,6 +292,7 @@ static inline void check_entry(const uint8_t *line, const uint8_t *end, whole_bl
     if (!read_entry(line, end, &entry) || memchr(entry.key, ' ', entry.length)
         || (entry.length > KEY_BYTES_MAX
             && decode_key(block->space->key, entry.key, entry.length) > KEY_BYTES_MAX)
+        || entry.size > VC_RECORD_BYTES_MAX
         || (entry.size && entry.offset < VOLUME_HEADER_BYTES)) {
         block->is_malformed = true;
         return;
@@ -339,7 +340,7 @@ static bool is_intact(const vc_lines *lines, const uint8_t *start, const whole_b
     /* The first checkpoint may be lower than what `volume_end` is before it. */
     return crc == block->checksum && !block->is_malformed
         && (block->volume_end >= lines->volume_end || !lines->has_checksum)
-        && block->furthest <= block->volume_end;
+        && block->furthest <= block->volume_end && block->volume_end <= VC_VOLUME_BYTES_MAX;
 }
 
 /* All segments that begin before the end of the block must be named, and no others. */

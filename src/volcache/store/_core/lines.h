@@ -20,6 +20,9 @@ size_t vc_line_encode(char *out, const uint8_t *key, size_t length, uint64_t off
 
 /* The longest checkpoint. */
 enum { VC_CHECKPOINT_BYTES_MAX = 64 };
+/* Of an entry, and of what a checkpoint says. */
+#define VC_RECORD_BYTES_MAX (UINT64_C(1) << 31)
+#define VC_VOLUME_BYTES_MAX (UINT64_C(1) << 40)
 /* Write the checkpoint that ends a block of lines; returns its length. `checksum` is that of the
  * block before, and of this one afterwards; `end` is that of its last record. */
 size_t vc_checkpoint_encode(char *out, const char *lines, size_t length, uint64_t end,

@@ -44,6 +44,12 @@ static bool has_control_byte(const uint8_t *text, uint32_t length) {
     return false;
 }
 
+static bool is_in_bounds(const vc_record *record) {
+    return record->key_length && record->length <= (record->kind ? 0 : VC_VALUE_BYTES_MAX) &&
+           record->kind <= 1 && record->stored_us < VC_TIME_END &&
+           record->expires_ms < VC_TIME_END;
+}
+
 vc_status vc_record_decode(const uint8_t *data, size_t length, uint64_t salt, uint16_t volume,
                            uint64_t offset, vc_record *record) {
     if (length <= VC_OVERHEAD_BYTES || memcmp(data, MAGIC, sizeof MAGIC) ||
@@ -70,7 +76,7 @@ vc_status vc_record_decode(const uint8_t *data, size_t length, uint64_t salt, ui
     record->kind = data[AT_KIND];
     record->type = data + VC_FIXED_BYTES;
     record->key = record->type + types;
-    if (record->offset != offset || record->volume != volume || !record->key_length ||
+    if (record->offset != offset || record->volume != volume || !is_in_bounds(record) ||
         has_control_byte(record->type, types))
         return VC_DAMAGED;
     return VC_OK;

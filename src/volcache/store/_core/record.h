@@ -18,6 +18,11 @@ enum {
     VC_PREFIX_BYTES_MAX = VC_OVERHEAD_BYTES + VC_TYPES_BYTES_MAX + VC_KEY_BYTES_MAX,
 };
 
+/* Times of records are below it, in microseconds or milliseconds. */
+#define VC_TIME_END (UINT64_C(1) << 57)
+/* The clock does not continue from such a time: what is stored then must be in bounds. */
+#define VC_CLOCK_END (UINT64_C(1) << 56)
+
 typedef enum {
     VC_OK = 0,
     VC_OTHER_KEY,   /* an intact record of another key: a collision */
@@ -52,7 +57,7 @@ static inline int vc_record_types(const vc_record *record) {
 }
 
 /* Check everything before the value of a record, `length` bytes are at `data`: its checksum, its
- * place, and that its text fields have no control bytes.
+ * place, the bounds of its numbers, and that its text fields have no control bytes.
  * Returns VC_OK, VC_SHORT (the prefix is longer than `length`) or VC_DAMAGED. */
 vc_status vc_record_decode(const uint8_t *data, size_t length, uint64_t salt, uint16_t volume,
                            uint64_t offset, vc_record *record);

@@ -29,8 +29,7 @@ static bool read_record(vc_walk *walk, uint64_t salt, uint64_t offset, vc_record
         at = vc_ahead_read(walk->ahead, offset, record->prefix, &have);
         status = vc_record_decode(at, have, salt, walk->volume, offset, record);
     }
-    if (status != VC_OK || record->kind > 1 || record->size > walk->length - offset)
-        return false;
+    if (status != VC_OK || record->size > walk->length - offset) return false;
     if (record->size > have) {
         memcpy(walk->prefix, at, record->prefix);
         record->key = walk->prefix + (record->key - at);
@@ -105,7 +104,8 @@ bool vc_walk_run(vc_walk *walk, vc_core *core, uint32_t slot, uint64_t salt, uin
         if (core && !vc_core_add_change(core, &change)) return false;
         run->end += record.size;
         run->records++;
-        if (record.stored_us > run->latest_us) run->latest_us = record.stored_us;
+        if (record.stored_us > run->latest_us && record.stored_us < VC_CLOCK_END)
+            run->latest_us = record.stored_us;
     }
     return true;
 }

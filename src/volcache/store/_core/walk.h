@@ -22,7 +22,7 @@ typedef struct {
 typedef struct {
     uint64_t end;           /* where what was not passed begins */
     uint64_t records;
-    uint64_t latest_us;     /* the latest time stored */
+    uint64_t latest_us;     /* the latest time stored, below VC_CLOCK_END */
 } vc_run;
 
 /* Pass the intact records that follow one another from `offset` on, with the next lines. With
