@@ -100,8 +100,10 @@ class Reloader:
         restart = ", ".join(s.name for s in names if not s.reloads)
         after = dataclasses.replace(before, **changed)
         if changed:
-            self._settings = Settings(after, found.ring)
-            self._change(self._settings)
+            settings = Settings(after, found.ring)
+            self._change(settings)
+            # Not before: if that raised, the next reload does it again.
+            self._settings = settings
         set_level(more_verbose(before.log_level, after.log_level))
         _logger.info(
             "config.reloaded changed=%r restart=%r", ", ".join(changed), restart

@@ -77,6 +77,20 @@ def test_wrong_settings_change_nothing(
     assert place.applied == []
 
 
+def test_change_that_raised_is_made_again_by_the_next_reload(place: Place) -> None:
+    """Some parts may have other settings than others until then."""
+
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    place.reloader._change = fail
+    with pytest.raises(MemoryError):
+        place.reload(log_slow=1.0)
+    place.reloader._change = lambda settings: place.applied.append(settings.config)
+    assert place.reload(log_slow=1.0) == "changed: log_slow"
+    assert place.applied == [replace(place.first, log_slow=1.0)]
+
+
 def test_settings_that_were_read_earlier_do_not_return(place: Place) -> None:
     """A reload by a signal reads, then one by POST reads and takes effect."""
     place.config = replace(place.first, log_slow=1.0)
