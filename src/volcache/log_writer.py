@@ -20,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from volcache.background import Background
+
 _logger: Final = logging.getLogger(__name__)
 FLUSH_SECONDS: Final = 0.5
 BUFFER_BYTES_MAX: Final = 16 << 20
@@ -90,9 +92,9 @@ class LogWriter:
         self._rest = b""
         self._logged_dropped = 0
         self._errors = 0
-        self._is_closed = False
+        self._is_closed = self._is_over = False
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lines", daemon=True)
+        self._thread = Background("lines", self._write, lambda: self._is_over)
         self._thread.start()
 
     def add(self, line: str) -> None:
@@ -114,12 +116,15 @@ class LogWriter:
         self._wake.set()
         self._thread.join(_CLOSE_SECONDS)
 
-    def _run(self) -> None:
-        while not self._is_closed:
+    def _write(self) -> None:
+        """Wait for lines and write them; after `close`, for the last time."""
+        if not self._is_closed:
             self._wake.wait(FLUSH_SECONDS)
             self._wake.clear()
             self._write_buffer()
-        self._write_buffer()  # Lines added during the last write.
+            return
+        self._is_over = True
+        self._write_buffer()
         with suppress(OSError):
             os.close(self._fd)
 

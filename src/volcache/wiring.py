@@ -438,8 +438,12 @@ def _heartbeat(config: Config, parts: _Parts) -> Heartbeat | None:
         return max([syncing, *(loop.stalled_seconds() for loop in parts.loops())])
 
     def completed() -> int | None:
-        # A disk that answers does not excuse a loop that fails.
-        return None if parts.memcache and parts.memcache.is_failing else answered()
+        # A disk that answers does not excuse a thread that fails.
+        memcache = parts.memcache
+        is_failing = (memcache and memcache.is_failing) or (
+            syncer and syncer.is_failing
+        )
+        return None if is_failing else answered()
 
     return Heartbeat(notifier, stalled=stalled, completed=completed, status=line.text)
 

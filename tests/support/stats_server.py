@@ -120,6 +120,7 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
             "open_fds": 20,
             "max_fds": 1024,
             "threads": 3,
+            "thread_failures": 0,
         },
         "settings": visible_settings(
             replace(DEFAULTS, volume_num=volumes, volume_size=VOLUME_SIZE)

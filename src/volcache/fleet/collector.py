@@ -17,6 +17,7 @@ from operator import add
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from volcache.background import Background
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.health import HEALTHY, Health, at, health_of, number, refused
 from volcache.fleet.remote import (
@@ -292,22 +293,18 @@ class FleetCollector:
 
     def start(self) -> None:
         """Ask in the background from now on."""
-        threading.Thread(target=self._run, name="collector", daemon=True).start()
+        Background("collector", self._turn, self._stop.is_set).start()
 
     def stop(self) -> None:
         """Ask nothing from now on; requests that wait for an answer are abandoned."""
         self._stop.set()
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self._ask_due()
-                if self.now() - self._looked >= min(self.interval, _LIST_SECONDS):
-                    self._looked = self.now()
-                    self._read_again()
-            except Exception:  # The figures would never change again.
-                _logger.exception("dashboard.failed")
-            self._stop.wait(_TICK_SECONDS)
+    def _turn(self) -> None:
+        self._ask_due()
+        if self.now() - self._looked >= min(self.interval, _LIST_SECONDS):
+            self._looked = self.now()
+            self._read_again()
+        self._stop.wait(_TICK_SECONDS)
 
     def _watch(self, targets: Iterable[Target]) -> None:
         """Watch these instances; those that were watched before keep what is known."""
@@ -363,9 +360,14 @@ class FleetCollector:
         try:
             volumes = one.wanted > self.now()
             url, timeout = one.target.url, self._timeout
-            self._end(one, fetch_body(url, volumes=volumes, timeout=timeout))
+            found: bytes | InstanceError
+            found = fetch_body(url, volumes=volumes, timeout=timeout)
         except InstanceError as error:
-            self._end(one, error)
+            found = error
+        except Exception as error:  # It would never be asked again.
+            _logger.exception("dashboard.failed")
+            found = InstanceError(one.target.url, f"a bug in volcache: {error!r}")
+        self._end(one, found)
 
     def _end(self, one: Watched, found: bytes | InstanceError) -> None:
         """Take over what was found, and plan when to ask again."""

@@ -22,11 +22,14 @@ This module does not interpret the items.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Final
+
+from volcache.background import Background
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +83,8 @@ class Servers:
         self.by_address = dict(zip(addresses, self._servers, strict=True))
         for server in self._servers:
             server.probe()
-        self._prober = threading.Thread(target=self._probe, name="hot", daemon=True)
+        self._to_probe = itertools.cycle(self._servers)
+        self._prober = Background("hot", self._probe, self._is_closed.is_set)
         self._prober.start()
 
     def of(self, name: bytes) -> Server:
@@ -93,9 +97,9 @@ class Servers:
         return {address: server.is_up for address, server in self.by_address.items()}
 
     def _probe(self) -> None:
-        while not self._is_closed.wait(_PROBE_SECONDS_MIN / 5):
-            for server in self._servers:
-                server.probe()
+        """Wait, then look at the next server: one that raises does not keep others down."""
+        if not self._is_closed.wait(_PROBE_SECONDS_MIN / 5 / len(self._servers)):
+            next(self._to_probe).probe()
 
     def close(self) -> None:
         """Close the connections; the servers keep their items."""

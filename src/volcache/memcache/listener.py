@@ -16,12 +16,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from volcache.background import Background
 from volcache.front import CommandFacts, MemcacheLoops
 from volcache.memcache.command_log import result_of
 from volcache.memcache.commands import Authenticate, Get, Simple, Status, WireLimits
@@ -56,8 +56,6 @@ _BUSY_SECONDS: Final = 0.001
 _REST_SECONDS: Final = 0.00005
 # A time may be years away.
 _SLEEP_SECONDS_MAX: Final = 86_400.0
-# After a turn that raised: the next one may raise for the same reason.
-_FAILURE_PAUSE: Final = 0.1
 _LOG_SECONDS: Final = 10.0
 
 
@@ -162,9 +160,8 @@ class Listener:
         self._pulse: tuple[float, Callable[[], None]] | None = None
         self._pulse_due = 0.0
         self._turn_started = 0.0  # 0: waits for a job
-        self._failing_since = 0.0  # 0: the last turn did not raise
         self._rested = 0.0  # when it waited last
-        self._thread = threading.Thread(target=self._run, name="memcache", daemon=True)
+        self._thread = Background("memcache", self._turn, self._is_over, self._failed)
 
     # --- From other threads ------------------------------------------------------------
 
@@ -196,14 +193,14 @@ class Listener:
 
     def stalled_seconds(self) -> float:
         """Return for how long a turn has taken, or all turns have failed; 0 if it waits."""
-        started = self._failing_since or self._turn_started
+        started = self._thread.failing_since or self._turn_started
         stalled = time.monotonic() - started if started else 0.0
         return max(stalled, self._loops.stalled_seconds())
 
     @property
     def is_failing(self) -> bool:
         """Whether the last turn raised, because of a bug."""
-        return self._failing_since > 0
+        return self._thread.failing_since > 0
 
     def drain(self, seconds: float = 3.0) -> None:
         """
@@ -231,18 +228,17 @@ class Listener:
 
     # --- The thread --------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while not self._loops.has_ended:
-            try:
-                self._turn()
-                self._failing_since = 0.0
-            except Exception as error:  # noqa: BLE001 - It must not end.
-                self._failing_since = self._failing_since or time.monotonic()
-                self._lines.failed(error)
-                time.sleep(_FAILURE_PAUSE)
+    def _is_over(self) -> bool:
+        """Return whether the loops have ended; all is counted then."""
+        if not self._loops.has_ended:
+            return False
         self._turn_started = 0.0
         self._flush()
         _logger.info("memcache.ended cut=%d", self._loops.figures()["cut"])
+        return True
+
+    def _failed(self, _: str, error: Exception) -> None:
+        self._lines.failed(error)
 
     def _turn(self) -> None:
         """Wait for a job or a time, and do what there is to do."""
@@ -264,7 +260,7 @@ class Listener:
             self._rested = asked
         timeout = self._timeout(asked)
         # After a failure, the end of a turn tells whether it goes on.
-        job = self._loops.next_job(0 if self._failing_since else timeout)
+        job = self._loops.next_job(0 if self._thread.failing_since else timeout)
         self._turn_started = time.monotonic()
         if self._turn_started - asked > _REST_SECONDS:
             self._rested = self._turn_started

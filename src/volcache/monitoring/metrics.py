@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
+from volcache.background import failures
 from volcache.histogram import Histogram
 from volcache.monitoring.commands import KINDS
 from volcache.monitoring.requests import MISDIRECTED_KINDS, REFUSED_KINDS, VERBS
@@ -160,6 +161,7 @@ _COMPUTED: Final[Mapping[str, Read]] = {
         if s.usage.eviction.reclaiming < 0
         else round(s.usage.eviction.reclaimed, 4)
     },
+    "thread_failures": lambda _: {(): failures.total()},
     "hot_calls": lambda s: {(): s.hot.stats.calls if s.hot else Histogram()},
 }
 

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from volcache.background import Background
 from volcache.server.connections import accepted, is_idle, shut
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Drainer:
 
         At the end the mask and the handlers of both signals are as before.
         """
-        thread = threading.Thread(target=self._run, name="drainer", daemon=True)
+        thread = Background("drainer", self._run, self._finished.is_set)
         with ExitStack() as stack:
             stack.enter_context(stop_signals_blocked())
             stack.callback(self._release_reserve)
@@ -185,11 +186,9 @@ class Drainer:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _run(self) -> None:
-        try:
-            if self._wait_for_signal():
-                self._stop()
-        except Exception:
-            _logger.exception("stop.failed")
+        if self._wait_for_signal():
+            self._is_requested = True  # Also if the stop raises: it is tried again.
+            self._stop()
 
     def _wait_for_signal(self) -> bool:
         """Return True on a signal, False if the loop has ended without one."""

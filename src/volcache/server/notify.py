@@ -22,6 +22,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from volcache.background import Background
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping
 
@@ -138,15 +140,18 @@ class Notifier:
         ended = threading.Event()
         measure = work_done or _work_done
 
+        before: tuple[float, int] | None = None
+
         def extend() -> None:
-            before = measure()
-            while not ended.wait(check_seconds):
+            nonlocal before
+            before = before or measure()
+            if not ended.wait(check_seconds):
                 now = measure()
                 if now[0] - before[0] > _BUSY_SECONDS or now[1] != before[1]:
                     self.send(f"EXTEND_TIMEOUT_USEC={EXTEND_SECONDS * _USEC}")
                 before = now
 
-        thread = threading.Thread(target=extend, name="extend", daemon=True)
+        thread = Background("extend", extend, ended.is_set)
         thread.start()
         try:
             yield

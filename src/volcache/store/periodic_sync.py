@@ -6,6 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from volcache.background import Background
+
 if TYPE_CHECKING:
     from volcache.store.store import Store
 
@@ -23,21 +25,29 @@ class PeriodicSync:
         self._interval = interval
         self._stopped = threading.Event()
         self._began: float | None = None  # the sync that is running
-        self._thread = threading.Thread(target=self._run, name="sync", daemon=True)
+        self._thread = Background("sync", self._sync, self._stopped.is_set)
         self._thread.start()
 
-    def _run(self) -> None:
+    def _sync(self) -> None:
+        """Wait, then sync unless the thread is to stop."""
         self._store.wait_to_sync(self._interval)
-        while not self._stopped.is_set():
-            self._began = time.monotonic()
+        if self._stopped.is_set():
+            return
+        self._began = time.monotonic()
+        try:
             self._store.sync()
+        finally:
             self._began = None
-            self._store.wait_to_sync(self._interval)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last sync raised, because of a bug."""
+        return self._thread.failing_since > 0
 
     def stalled_seconds(self) -> float:
-        """Return for how long a sync has been running; 0 if none is; from any thread."""
-        began = self._began
-        return 0.0 if began is None else time.monotonic() - began
+        """Return for how long a sync has been running, or all have raised; else 0."""
+        began = self._began or self._thread.failing_since
+        return time.monotonic() - began if began else 0.0
 
     def stop(self) -> None:
         """Return when the thread has ended and will not use the store again."""

@@ -22,6 +22,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from volcache.background import Background
 from volcache.store.files import ReadOnlyFileSystem, UncachedReader
 from volcache.store.volume import NO_FILE
 from volcache.store.walk import Anomaly, VolumeWalk
@@ -65,7 +66,8 @@ class Scrub:
         self._lines = 0
         self._stopped = threading.Event()
         self._pace = Pace(rate, self._stopped.wait)
-        self._thread = threading.Thread(target=self._run, name="scrub", daemon=True)
+        self._is_first = True
+        self._thread = Background("scrub", self._pass, self._stopped.is_set)
         self._thread.start()
 
     def stop(self) -> None:
@@ -73,19 +75,23 @@ class Scrub:
         self._stopped.set()
         self._thread.join()
 
-    def _run(self) -> None:
-        first = True
-        while not self._stopped.is_set():
-            volumes = self._volumes()
-            if not volumes:
-                self._stopped.wait(_EMPTY_WAIT_SECONDS)
-                continue
-            if first:
-                at = secrets.randbelow(len(volumes))
-                volumes = volumes[at:] + volumes[:at]
-                first = False
-            began = time.monotonic()
+    def _pass(self) -> None:
+        """Verify all volumes once, and wait for the time of the next pass."""
+        volumes = self._volumes()
+        if not volumes:
+            self._stopped.wait(_EMPTY_WAIT_SECONDS)
+            return
+        if self._is_first:
+            at = secrets.randbelow(len(volumes))
+            volumes = volumes[at:] + volumes[:at]
+        self._is_first = (
+            True  # Unless this pass is completed, the next starts elsewhere.
+        )
+        began = time.monotonic()
+        try:
             self._verify(volumes)
+            self._is_first = False
+        finally:
             self._stopped.wait(max(0.0, began + self._period - time.monotonic()))
 
     def _volumes(self) -> list[Volume]:
