@@ -161,7 +161,11 @@ class StoreIOError(StoreError):
 
 
 class ReadOnlyError(StoreIOError):
-    """Nothing can be written: the disk is read-only, or was full at the start."""
+    """Nothing can be written: see `Store.open` and `Rings.completing`."""
+
+
+class OutOfMemoryError(StoreIOError, MemoryError):
+    """There is no memory for a write. Nothing was written; the old value stays."""
 
 
 class TooManyPurgesError(ClientError):

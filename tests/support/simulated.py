@@ -87,6 +87,14 @@ class SimulatedFileSystem:
     ) -> None:
         if self.is_read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        self._refuse(name)
+        if self.watch is not None:
+            self._about = None if file is None else (file, offset, data)
+            self.watch(name, data, file, offset)
+            self._about = None
+
+    def _refuse(self, name: str) -> None:
+        """Count an operation, and refuse it if it is to fail."""
         self.operations += 1
         if name in self.failing:
             code = self.failing[name]
@@ -94,10 +102,6 @@ class SimulatedFileSystem:
         since = self.operations - self.fail_at
         if self.fail_at and 0 <= since < self.fail_for and self.fail_with:
             raise OSError(self.fail_with, os.strerror(self.fail_with))
-        if self.watch is not None:
-            self._about = None if file is None else (file, offset, data)
-            self.watch(name, data, file, offset)
-            self._about = None
 
     def file(self, path: str) -> File:
         """Return a file, whose bytes a test may read and damage."""
@@ -147,9 +151,10 @@ class SimulatedFileSystem:
         return len(self._open)
 
     def close(self, fd: int) -> None:
-        """Close a descriptor."""
+        """Close a descriptor; it may be only now that what was written is refused."""
         del self._open[fd]
         self._locked.discard(fd)
+        self._refuse("close")
 
     def make_directory(self, path: str) -> None:
         """Make a directory and its parents."""
@@ -192,6 +197,8 @@ class SimulatedFileSystem:
 
     def space(self, path: str) -> Space:
         """Return what is left of `capacity`."""
+        if "space" in self.failing:
+            self._refuse("space")
         self._directory(path)
         free = max(0, self.capacity - self.used)
         return Space(free, self.capacity, self.is_read_only)

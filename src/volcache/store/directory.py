@@ -25,6 +25,7 @@ from volcache.store.files import (
     DISK_FULL,
     STAT_BLOCK_BYTES,
     TOO_MANY_FILES,
+    close_all,
     descriptor_limit,
     read_file,
     replace_file,
@@ -140,8 +141,8 @@ class StoreDirectory:
 
     def close(self) -> None:
         """Release the locks; again, do nothing."""
-        while self._descriptors:
-            self.fs.close(self._descriptors.pop())
+        descriptors, self._descriptors = self._descriptors, []
+        close_all(self.fs, descriptors)
 
     def _sign_lock(self) -> None:
         """Write the process id into LOCK; keep what the process before has written."""

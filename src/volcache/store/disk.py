@@ -171,6 +171,9 @@ def refuse_too_small(root: str, holding: Holding, volume_size: int) -> None:
 
 def is_short(fs: FileSystem, path: str, error: OSError) -> bool:
     """Return whether more free space may let an operation succeed that was refused."""
-    if error.errno == errno.ENOSPC:
+    if error.errno != errno.ENOSPC:
+        return error.errno == errno.EDQUOT
+    try:
         return fs.space(path).free < SHORT_BYTES
-    return error.errno == errno.EDQUOT
+    except OSError:  # It is not known.
+        return False

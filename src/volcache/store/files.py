@@ -18,7 +18,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # Reduced by the umask. Other users have no need to read values.
 _FILE_MODE: Final = 0o600
@@ -53,7 +53,7 @@ class FileSystem(Protocol):
         """Open a file for reading and writing; `create` makes a missing file, empty."""
 
     def close(self, fd: int) -> None:
-        """Close a descriptor."""
+        """Close a descriptor; it is closed, too, if this raises."""
 
     def pread(self, fd: int, length: int, offset: int) -> bytes:
         """Read at most `length` bytes; fewer at the end of the file."""
@@ -281,6 +281,22 @@ def descriptor_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+def close_all(fs: FileSystem, descriptors: Iterable[int]) -> OSError | None:
+    """
+    Close descriptors of which nothing is needed: of files that were read, or are synced.
+
+    Returns:
+        What the disk has refused last; all are closed nevertheless.
+    """
+    refused = None
+    for fd in descriptors:
+        try:
+            fs.close(fd)
+        except OSError as error:
+            refused = error
+    return refused
+
+
 def write_all(fs: FileSystem, fd: int, data: bytes, offset: int) -> None:
     """
     Write all bytes of `data` at `offset`, with several calls if one is not enough.
@@ -307,7 +323,7 @@ def read_file(fs: FileSystem, path: str) -> bytes | None:
     try:
         return read_range(fs, fd, 0, fs.stat(fd).st_size)
     finally:
-        fs.close(fd)
+        close_all(fs, [fd])
 
 
 def read_range(fs: FileSystem, fd: int, start: int, end: int) -> bytes:

@@ -7,8 +7,8 @@ the volume that is reclaimed, see `reclaim.py`. The other parts of the log are t
 volumes (`rings.py`), ids and space (`space.py`) and syncs (`syncs.py`).
 
 The steps of a rotation, and what a crash after each of them leaves:
-    1. Disk space for the new volume is allocated, unless the file of the id has it already.
-       Nothing has changed.
+    1. Disk space for the new volume is allocated, unless the file of the id has it already,
+       and memory for it. Nothing has changed.
     2. The old active volume is sealed: its index file is complete. The next start rotates
        again.
     3. The index file of the id is removed. The data file still holds the volume that is
@@ -17,8 +17,8 @@ The steps of a rotation, and what a crash after each of them leaves:
     5. The header of the new volume is written, and its empty index file. A start would
        write both from what META.txt says. Without an index file, the volume still works.
 An index file that reappears after a power loss is ignored: its first line has the salt.
-The reclaimed volume is removed from memory last, so that a step that fails leaves a store
-that serves everything it served before.
+A step up to the fourth may fail: the store then serves everything it served before. No step
+behind it can fail, see `Rings.completing`.
 
 A volume raises what the disk refuses; this module decides what follows. It contains
 nothing about keys.
@@ -42,7 +42,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from volcache.errors import DiskFullError, ValueTooLargeError
-from volcache.store.files import SyncFailedError
+from volcache.store.files import SyncFailedError, close_all
 from volcache.store.format import VALUE_BYTES_MAX, VOLUME_HEADER_BYTES, Ring, VolumeUse
 from volcache.store.reclaim import Evictor
 from volcache.store.rings import RING_NAMES, KeptPurges, Rings
@@ -117,9 +117,9 @@ class CircularLog:
             kept: Volumes that are not given up for it.
 
         Raises:
-            StoreIOError: The disk still refuses.
+            StoreIOError: The disk still refuses, or nothing is written any more.
         """
-        if self.rings.unsettled:
+        if self.rings.unsettled or self.rings.refusal:
             with self.rings.refusals_counted("write"):
                 try:
                     self.rings.settle()
@@ -145,7 +145,8 @@ class CircularLog:
         Raises:
             ValueTooLargeError: The record does not fit an empty volume.
             DiskFullError: There is no disk space for the next volume.
-            StoreIOError: The disk refused. In all cases the store continues as before.
+            StoreIOError: The disk refused, or there is no memory. In all cases the store
+                continues as before.
         """
         self.settle()
         active = self.actives[ring]
@@ -205,7 +206,8 @@ class CircularLog:
 
         Raises:
             DiskFullError: There is no disk space for the next volume.
-            StoreIOError: The disk refused. In both cases nothing was dropped.
+            StoreIOError: The disk refused, or there is no memory. In both cases nothing
+                was dropped; but after the second, it may be at the next start.
         """
         with self.rings.refusals_counted("flush"):
             dropped = self.volumes.values()
@@ -226,22 +228,26 @@ class CircularLog:
         active = self._next_volume(ring, dropped)
         _logger.debug("rotation.started volume=%d seq=%d", active.id, active.seq)
         space.allocate(active, space.length_of(active, size), size)
+        rings.prepare(active)
         sealed = [v for v in rings.written if v.use.ring is ring or v in dropped]
         for volume in sealed:
             rings.seal(volume)
         kept = [v for v in self.volumes.values() if v not in dropped]
         others = [v for v in rings.open_volumes if v not in sealed]
-        rings.start(active, kept, others)
-        # After a flush, the header of the new volume says that all others are old.
-        used = [active] if kept else dropped
-        self.evictor.drop(dropped, used_ids={volume.id for volume in used})
-        space.record_started(active)
-        for volume in sealed:
-            self.syncs.end_writing(volume)
-        rings.add(active)
-        space.log_limit()
-        self.evictor.record_start()
-        rings.record_progress()
+        rings.directory.remove_index_file(active.id)
+        rings.write_manifest([*kept, active], [active, *others])
+        with rings.completing("the start of a volume"):
+            rings.start(active)
+            # After a flush, the header of the new volume says that all others are old.
+            used = [active] if kept else dropped
+            self.evictor.drop(dropped, used_ids={volume.id for volume in used})
+            space.record_started(active)
+            for volume in sealed:
+                self.syncs.end_writing(volume)
+            rings.add(active)
+            space.log_limit()
+            self.evictor.record_start()
+            rings.record_progress()
         took = perf_counter_ns() - started_ns
         rings.stats.rotations += 1
         rings.stats.rotating.observe(started_ns, took)
@@ -371,10 +377,11 @@ class CircularLog:
 
     def _drop_empty(self, volume: Volume) -> None:
         """Drop a volume that no longer has records."""
-        if volume in self.actives:
-            volume.retire()
-            self.syncs.end_writing(volume)
-        self.evictor.drop([volume], used_ids={volume.id})
+        with self.rings.completing("the removal of a volume"):
+            if volume in self.actives:
+                volume.retire()
+                self.syncs.end_writing(volume)
+            self.evictor.drop([volume], used_ids={volume.id})
         try:
             # Some file systems have the space when it is on the disk.
             self._fs.sync(volume.fd)
@@ -407,28 +414,29 @@ class CircularLog:
 
         META.txt then says how far each volume goes, so that the next start need not scan.
         """
-        if not self.rings.refusal:
-            self._close_files()
-        self.rings.index.close()
-        for fd in self.rings.descriptors.values():
-            self._fs.close(fd)
+        try:
+            for active in self.rings.written:
+                self.rings.write_index(active)
+            self.syncs.sync()
+            self.syncs.sync_all()
+            if not self.rings.refusal:
+                self._write_ends()
+        finally:
+            self.drop()
 
-    def _close_files(self) -> None:
-        for active in self.rings.written:
-            self.rings.write_index(active)
-        self.syncs.sync()
-        self.syncs.sync_all()
+    def _write_ends(self) -> None:
         try:
             self.rings.settle()
             self.rings.write_manifest(written=())
         except OSError as error:
             self.rings.stats.count_write_error(error)
-        for active in self.rings.written:
-            active.close_index_file()
 
     def drop(self) -> None:
         """Close all files as they are, without a write; may be called again."""
-        self.rings.index.close()
+        rings = self.rings
+        rings.index.close()
         self.syncs.close_index_files()
-        while self.rings.descriptors:
-            self._fs.close(self.rings.descriptors.popitem()[1])
+        refused = close_all(self._fs, rings.descriptors.values())
+        rings.descriptors.clear()
+        if refused is not None:
+            rings.stats.count_write_error(refused)

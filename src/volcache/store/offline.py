@@ -21,6 +21,7 @@ from volcache.store.directory import (
     StoreDirectory,
     unreadable,
 )
+from volcache.store.files import close_all
 from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX
 from volcache.store.inventory import take_inventory
 from volcache.store.native import make_index
@@ -275,8 +276,6 @@ class OfflineStore:
 
     def close(self) -> None:
         """Release the lock and close all files."""
-        for fd in self._descriptors.values():
-            if fd != NO_FILE:
-                self.directory.fs.close(fd)
-        self._descriptors = {}
+        descriptors, self._descriptors = self._descriptors, {}
+        close_all(self.directory.fs, set(descriptors.values()) - {NO_FILE})
         self.directory.close()

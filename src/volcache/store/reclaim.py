@@ -27,7 +27,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from volcache.errors import DiskFullError
+from volcache.errors import DiskFullError, StoreError
 from volcache.store.format import Ring
 from volcache.store.index import SHARES
 from volcache.store.native import Reclaim
@@ -281,11 +281,20 @@ class Evictor:
         """
         Go on with the reclaim under way, or begin one if room will be needed soon.
 
-        Bounded work: what the disk refuses is counted and ends the reclaim or this step.
+        Bounded work, after a put that is done: what fails is counted, and ends the reclaim
+        or this step.
 
         Args:
             appended: The bytes appended since the last call.
         """
+        if self.rings.refusal:
+            return
+        try:
+            self._continue(appended)
+        except (OSError, MemoryError, StoreError) as error:
+            self.rings.count_postponed(error)
+
+    def _continue(self, appended: int) -> None:
         reclaimer = self.reclaimer or self._begin_if_due()
         if reclaimer is None:
             return
@@ -314,13 +323,7 @@ class Evictor:
         # Of four ids, only two may have been used.
         has_sealed = len(rings.volumes) > len(rings.written)
         is_due = has_sealed and room < self._space.volume_size // _ROOM_SHARE
-        if policy is None or not is_due:
-            return None
-        try:
-            return self._begin(policy)
-        except OSError as error:
-            rings.count_postponed(error)
-            return None
+        return self._begin(policy) if policy is not None and is_due else None
 
     def _room(self, free: int) -> int:
         """
@@ -336,6 +339,7 @@ class Evictor:
         Choose a volume, and begin to reclaim it; None: there is none.
 
         Raises:
+            MemoryError: There is none for it.
             OSError: META.txt does not name the volume as the first to be reclaimed.
         """
         rings, volume = self.rings, self._victim(policy)
@@ -345,6 +349,7 @@ class Evictor:
         rings.index.size_ghost(count)
         if volume in rings.actives:  # All are, or it may be outdated.
             rings.seal(volume)
+        reclaimer = Reclaimer(volume, ends / max(1, count), policy, self)
         first = rings.manifest.probation_first
         if volume.use.ring is Ring.PROBATION and volume.seq > first:
             rings.write_manifest(probation_first=volume.seq)
@@ -354,8 +359,8 @@ class Evictor:
         _logger.debug(
             "reclaim.started volume=%d seq=%d ring=%s", volume.id, volume.seq, ring
         )
-        self.reclaimer = Reclaimer(volume, ends / max(1, count), policy, self)
-        return self.reclaimer
+        self.reclaimer = reclaimer
+        return reclaimer
 
     def more_room(self) -> Volume | None:
         """Return the active volume of ring main with more room, or a new one."""
@@ -369,7 +374,7 @@ class Evictor:
         try:
             volume = self._start_for_copies()
             self.rings.settle()
-        except (DiskFullError, OSError) as error:
+        except (OSError, MemoryError, StoreError) as error:
             self.rings.count_postponed(error)
             return None
         return volume
@@ -385,16 +390,13 @@ class Evictor:
         if volume.seq == max(rings.volumes):
             return  # LOCK must not name a volume that is newer than META.txt.
         self.sync_copies()
-        try:
-            rings.write_manifest(set(rings.volumes.values()) - {volume})
-        except OSError as error:
-            rings.count_postponed(error)
-            return
-        self.drop([volume])
+        rings.write_manifest(set(rings.volumes.values()) - {volume})
+        with rings.completing("the removal of a volume"):
+            self.drop([volume])
 
     def drop(self, volumes: list[Volume], *, used_ids: Collection[int] = ()) -> None:
         """
-        Drop volumes from memory that META.txt no longer names.
+        Drop volumes from memory that META.txt no longer names; this does not fail.
 
         Args:
             volumes: They.
@@ -406,7 +408,8 @@ class Evictor:
                 self._space.free(volume)
             self._space.record_dropped(volume)
             self.reclaimer = None
-        self._purges.drop()
+        with suppress(MemoryError):  # They cover nothing, and can stay.
+            self._purges.drop()
 
     # --- Copies --------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from volcache.errors import MountPointError
 from volcache.store.disk import is_short
+from volcache.store.files import close_all
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring, Segment
 from volcache.store.inventory import new_volume, take_inventory
 from volcache.store.native import make_index
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
     from volcache.store.eviction import Frequency
+    from volcache.store.files import FileSystem
     from volcache.store.manifest import ListedPurges, Manifest
     from volcache.store.native import Index
     from volcache.store.purges import Purge
@@ -87,6 +89,14 @@ class Recovered:
     # Of the store; counts what the disk has refused so far.
     stats: StoreStats = field(default_factory=StoreStats)
 
+    def close(self, fs: FileSystem) -> None:
+        """Close all files as they are: the store cannot be opened after all."""
+        self.index.close()
+        for volume in self.volumes:
+            with suppress(OSError):
+                volume.close_index_file()
+        close_all(fs, self.descriptors.values())
+
 
 def recover(directory: StoreDirectory, options: LogOptions, clock: Clock) -> Recovered:
     """
@@ -114,8 +124,7 @@ def recover(directory: StoreDirectory, options: LogOptions, clock: Clock) -> Rec
         recovery = _Recovery(directory, descriptors, options, clock)
         return recovery.read() if options.refusal else recovery.run()
     except BaseException:
-        for fd in descriptors.values():
-            fs.close(fd)
+        close_all(fs, descriptors.values())
         raise
 
 
@@ -310,7 +319,8 @@ class _Recovery:
             self._replace_manifest(actives)
         except BaseException:
             for active in actives:
-                active.close_index_file()
+                with suppress(OSError):
+                    active.close_index_file()
             raise
 
     def _write_headers(self) -> None:
@@ -351,14 +361,15 @@ class _Recovery:
             volume.write_spilled(self._spill.blocks(volume.seq))
             if seal:
                 volume.seal()
+                volume.close_index_file()
             else:
                 volume.write_index()
         except OSError as error:
             # The next start scans again; until then nothing is missing.
             self._state.stats.count_index_error(error, volume=volume.id)
-        finally:
             if seal:
-                volume.close_index_file()
+                with suppress(OSError):
+                    volume.close_index_file()
 
     def _replace_manifest(self, actives: list[Volume]) -> None:
         """Write META.txt; on a full disk, give up the oldest volumes for it."""

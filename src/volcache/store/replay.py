@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from volcache.errors import MismatchedFilesError, UnreadableVolumeError
 from volcache.store.directory import DATA, INDEX
-from volcache.store.files import read_range
+from volcache.store.files import close_all, read_range
 from volcache.store.format import CLOCK_END, VOLUME_HEADER_BYTES, Ring
 from volcache.store.index_file import HEAD_BYTES, IndexContents
 from volcache.store.native import Records
@@ -61,7 +61,7 @@ def expected_keys(directory: StoreDirectory, volumes: list[Volume]) -> int:
             try:
                 size, sample = fs.stat(fd).st_size, fs.pread(fd, _SAMPLE_BYTES, 0)
             finally:
-                fs.close(fd)
+                close_all(fs, [fd])
         except OSError:
             with suppress(OSError):
                 estimate += _expected_records(fs, volume)
@@ -238,7 +238,7 @@ class Replay:
                 contents = IndexContents(head, name, segments)
                 contents.replay(self._index, fs, fd)
             finally:
-                fs.close(fd)
+                close_all(fs, [fd])
         except FileNotFoundError:
             return IndexContents(b"", name, segments)
         except OSError as error:

@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING, Final
 
 from volcache.errors import (
     DiskFullError,
+    OutOfMemoryError,
     ReadOnlyError,
+    StoreError,
     StoreIOError,
     TooManyPurgesError,
 )
@@ -65,7 +67,8 @@ class Rings:
     Attributes (read-only for others):
         directory, index, stats, clock: Of the store.
         descriptors: Of all data files, by id.
-        refusal: Why nothing can be written, as a sentence; empty: it can.
+        refusal: Why nothing can be written until the store is opened again, as a sentence;
+            empty: it can.
         volumes: The valid volumes by sequence number. The dict object never changes.
         actives: The volumes that are written, by ring. None: the ring has none yet; ring
             main always has one. The list object never changes.
@@ -100,7 +103,8 @@ class Rings:
         self.uncertain: set[str] = set()
         self._last_progress = (0, 0)  # time and end
         for volume in recovered.volumes:
-            self._bind(volume)
+            self.prepare(volume)
+            self._begin(volume)
             # With "fifo", all of probation is reclaimed first: what is put from now on
             # replaces records there.
             is_main = volume.use.ring is Ring.MAIN
@@ -148,14 +152,23 @@ class Rings:
         pairs = zip(self.newest, self._uncounted, strict=True)
         return [v.appended - uncounted if v else 0 for v, uncounted in pairs]
 
-    def add(self, volume: Volume) -> None:
-        """Add a volume that META.txt names; it becomes the active one of its ring."""
-        self.volumes[volume.seq] = self.actives[volume.use.ring] = volume
-        self.index.add_volume(volume.seq)
-        self._bind(volume)
+    def prepare(self, volume: Volume) -> None:
+        """
+        Let the index have what it needs for a volume, which is not valid yet.
 
-    def _bind(self, volume: Volume) -> None:
-        """Let the index read a volume, the newest of its ring."""
+        Raises:
+            MemoryError: It has not. Another volume may be prepared in its place.
+        """
+        self.index.add_volume(volume.seq)
+        self.index.bind_volume(volume.seq, volume.fd, volume.id, volume.salts)
+
+    def add(self, volume: Volume) -> None:
+        """Add a prepared volume that META.txt names, as the active one of its ring."""
+        self.volumes[volume.seq] = self.actives[volume.use.ring] = volume
+        self._begin(volume)
+
+    def _begin(self, volume: Volume) -> None:
+        """Let a volume be the newest of its ring."""
         ring = volume.use.ring
         before = self.newest[ring]
         if before is not None:
@@ -164,7 +177,6 @@ class Rings:
             volume.born = before.appended + free
         self.newest[ring] = volume
         self.last_seq = max(self.last_seq, volume.seq)
-        self.index.bind_volume(volume.seq, volume.fd, volume.id, volume.salts)
         self.index.set_age(volume.seq, ring, volume.born, volume.end)
 
     def drop(self, volume: Volume) -> None:
@@ -239,31 +251,47 @@ class Rings:
         """Let META.txt say from now on which HOT.txt is valid."""
         self.manifest = self.manifest._replace(hot=identity)
 
-    def start(self, volume: Volume, kept: list[Volume], others: list[Volume]) -> None:
+    @contextmanager
+    def completing(self, change: str) -> Iterator[None]:
         """
-        Make a volume the active one on the disk; its space is allocated already.
+        Complete a change that a start finds on the disk already.
 
-        A header that cannot be written has to be before anything is appended: META.txt
-        names the volume, and it must not be taken out again, because it would be older
-        than a header that is on the disk after all. A missing index file is only counted.
+        No step inside may fail. If one raises all the same, memory and disk may differ:
+        nothing is written again until the store is opened again.
 
         Args:
-            volume: To be started.
-            kept: The volumes that stay valid.
-            others: Those that are written, too, from now on.
+            change: What is completed.
 
         Raises:
-            OSError: META.txt names the old active volume, or the new one whose header is
-                not written yet; a start can continue from both, and a retry is safe.
+            ReadOnlyError: A step has raised.
         """
-        self.directory.remove_index_file(volume.id)
-        self.write_manifest([*kept, volume], [volume, *others])
+        try:
+            yield
+        except BaseException as error:
+            self.index.hold(is_held=True)
+            self.refusal = (
+                f"{change} could not be completed ({error!r}): files can be read, but not"
+                " stored or deleted before the instance is started again"
+            )
+            if not isinstance(error, Exception):
+                raise
+            _logger.exception("store.refuses_writes change=%r", change)
+            raise ReadOnlyError(self.refusal) from error
+
+    def start(self, volume: Volume) -> None:
+        """
+        Write the header and the index file of a volume that META.txt names already.
+
+        A header that the disk refuses has to be written before anything is appended. The
+        volume must not be taken out of META.txt again, because that would be older than a
+        header that is on the disk after all. A missing index file is only counted.
+        """
         before = self.newest[volume.use.ring]
         try:
             volume.start(
                 self.clock.now_ms(),
                 mount_count=self.manifest.mount_count,
-                oldest_seq=min(v.seq for v in [*kept, volume]),
+                oldest_seq=self.manifest.volumes[0].use.seq,
                 previous_salt=0 if before is None else before.salt,
             )
         except OSError as error:
@@ -308,6 +336,10 @@ class Rings:
         """Seal a volume; without a complete index file the next start scans it."""
         self._attempt(volume, volume.seal)
 
+    def close_index_file(self, volume: Volume) -> None:
+        """Close an index file; if it is not complete then, the next start scans."""
+        self._attempt(volume, volume.close_index_file)
+
     def _open_index_file(self, volume: Volume) -> None:
         """Create the index file of a volume; without it, the volume still works."""
         path = self.directory.index_path(volume.id)
@@ -323,7 +355,7 @@ class Rings:
 
     # --- What the disk refuses -----------------------------------------------------
 
-    def _is_full(self, error: OSError | DiskFullError) -> bool:
+    def _is_full(self, error: Exception) -> bool:
         """
         Return whether work that can wait was refused for want of space.
 
@@ -331,10 +363,12 @@ class Rings:
         are written with the next ones, or a start scans the volume.
         """
         fs, path = self.directory.fs, self.directory.data
-        return isinstance(error, DiskFullError) or is_short(fs, path, error)
+        if isinstance(error, OSError):
+            return is_short(fs, path, error)
+        return isinstance(error, DiskFullError)
 
-    def count_postponed(self, error: OSError | DiskFullError) -> None:
-        """Count a refusal of work that can wait."""
+    def count_postponed(self, error: OSError | MemoryError | StoreError) -> None:
+        """Count that work that can wait was refused."""
         if not self._is_full(error):
             self.stats.count_rotation_error(error)
 
@@ -345,7 +379,7 @@ class Rings:
             raise ReadOnlyError(self.refusal)
         try:
             yield
-        except (DiskFullError, OSError) as error:
+        except (DiskFullError, OSError, MemoryError) as error:
             self.stats.count_rotation_error(error)
             if isinstance(error, DiskFullError):
                 raise
@@ -383,8 +417,10 @@ class Rings:
         self.index.hold(is_held=bool(self.unsettled))
 
 
-def refusal_of(error: OSError, what: str) -> StoreIOError:
-    """Return the error for something that the disk has refused to do."""
+def refusal_of(error: OSError | MemoryError, what: str) -> StoreIOError:
+    """Return the error for something that could not be done."""
+    if isinstance(error, MemoryError):
+        return OutOfMemoryError(f"no memory to {what}")
     if error.errno == errno.EROFS:
         return ReadOnlyError(
             f"disk refused to {what}: it is read-only; files can be read, and stored again"

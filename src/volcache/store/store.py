@@ -68,7 +68,6 @@ class Store(RecordWriter):
         clock: Never goes back; the time at which records are stored and expire.
         holding: What the disk could hold when the store was opened.
         lock: Held by whatever changes the store; see the module.
-        refusal: Why nothing can be stored until the store is opened again; empty: it can.
     """
 
     def __init__(
@@ -82,7 +81,6 @@ class Store(RecordWriter):
         """Use `Store.open`."""
         super().__init__(CircularLog(directory, recovered, options, clock))
         self.holding = holding
-        self.refusal = options.refusal
         self.recovery = recovered.recovery
         self._directory = directory
         self._valid_hot = recovered.hot
@@ -155,17 +153,33 @@ class Store(RecordWriter):
         fs, clock = fs or OsFileSystem(), clock or make_clock()
         try:
             opened = StoreDirectory.open(fs, directory)
-            return cls(opened, *_recover(opened, wanted, least, make, clock), clock)
+            found = _recover(opened, wanted, least, make, clock)
+            return cls._recovered(opened, found, clock)
         except MountPointError as error:
             refused = _lasting_refusal(fs, directory, error)
             if refused is None:
                 raise
             try:
                 opened = StoreDirectory.open(fs, directory, is_written=False)
-                parts = _recover(opened, wanted, least, make, clock, refused)
-                return cls(opened, *parts, clock)
+                found = _recover(opened, wanted, least, make, clock, refused)
+                return cls._recovered(opened, found, clock)
             except (ForeignDirectoryError, NothingStoredError):
                 raise error from refused
+
+    @classmethod
+    def _recovered(
+        cls,
+        directory: StoreDirectory,
+        parts: tuple[Recovered, LogOptions, Holding],
+        clock: Clock,
+    ) -> Self:
+        """Return the store; without memory for it, all files are closed again."""
+        try:
+            return cls(directory, *parts, clock)
+        except BaseException:
+            parts[0].close(directory.fs)
+            directory.close()
+            raise
 
     # --- State ---------------------------------------------------------------------
 
@@ -188,6 +202,11 @@ class Store(RecordWriter):
             ValueError: The cursor is not one.
         """
         return KeyScan(self._log, self._is_over, cursor)
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing can be stored until the store is opened again; empty: it can."""
+        return self._log.rings.refusal
 
     @property
     def count(self) -> int:
@@ -317,8 +336,10 @@ class Store(RecordWriter):
         if self._is_closed:
             return
         self._is_closed = True
-        self._log.close()
-        self._directory.close()
+        try:
+            self._log.close()
+        finally:
+            self._directory.close()
 
     def drop(self) -> None:
         """
@@ -329,8 +350,10 @@ class Store(RecordWriter):
         No thread may be in a method. May be called again.
         """
         self._is_closed = True
-        self._log.drop()
-        self._directory.close()
+        try:
+            self._log.drop()
+        finally:
+            self._directory.close()
 
     def abandon(self) -> None:
         """

@@ -48,10 +48,16 @@ class Syncs:
         self._rings, self._lock, self.mode = rings, rings.index.lock, mode
         # Sealed volumes that are not synced; `sync` removes them and closes their files.
         self._unsynced: deque[Volume] = deque()
+        self._has_begun = False
         self.wanted = threading.Event()
 
     def begin(self, volumes: Iterable[Volume]) -> None:
-        """Sync what a process that was killed has written last, now or by `sync`."""
+        """
+        Sync what a process that was killed has written last, now or by `sync`.
+
+        Not called for a store that is opened to be read only: nothing is synced then.
+        """
+        self._has_begun = True
         if self.mode == "periodic":
             self._unsynced.extend(v for v in volumes if v not in self._rings.actives)
         elif self.mode == "always":
@@ -64,7 +70,7 @@ class Syncs:
         The calls that wait for the disk are made without the lock.
         """
         rings = self._rings
-        if rings.refusal:
+        if not self._has_begun:
             return
         started_ns = perf_counter_ns()
         # First: another thread may rotate meanwhile, and the volume that is active now
@@ -85,14 +91,15 @@ class Syncs:
             volume = self._unsynced.popleft()
             self.sync_volume(volume)
             with self._lock:
-                volume.close_index_file()
+                rings.close_index_file(volume)
         for active in actives:
             self.sync_volume(active)
         rings.stats.syncs.observe(started_ns, perf_counter_ns() - started_ns)
 
     def sync_all(self) -> None:
         """Sync all that was not synced since the store was opened, in any mode."""
-        for _, volume in sorted(self._rings.volumes.items()):
+        volumes = sorted(self._rings.volumes.items()) if self._has_begun else []
+        for _, volume in volumes:
             self.sync_volume(volume)
 
     def sync_volume(self, volume: Volume) -> None:
@@ -126,7 +133,7 @@ class Syncs:
         else:
             if self.mode == "always":
                 self.sync_volume(volume)
-            volume.close_index_file()
+            self._rings.close_index_file(volume)
         self._rings.actives[volume.use.ring] = None
 
     def record_expiry(self, expires_ms: int) -> None:
@@ -156,4 +163,4 @@ class Syncs:
     def close_index_files(self) -> None:
         """Close the index files of all volumes as they are."""
         for volume in {*self._rings.volumes.values(), *self._unsynced}:
-            volume.close_index_file()
+            self._rings.close_index_file(volume)

@@ -22,6 +22,7 @@ Locking: the caller holds the lock of the store, except for `sync`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from volcache.store.files import STAT_BLOCK_BYTES, write_all
@@ -166,8 +167,9 @@ class VolumeIndex(Writer):
                 if self._index_fd is not None:
                     self._append_block(lines, end, sealed=False)
         except OSError:
-            self.close_index_file()
             self._is_index_known = False
+            with suppress(OSError):
+                self.close_index_file()
             raise
 
     @property
@@ -176,14 +178,24 @@ class VolumeIndex(Writer):
         return self.pending_max != _INDEX_BATCH
 
     def close_index_file(self) -> None:
-        """Close the index file; the next start adds entries that are still pending."""
+        """
+        Close the index file; the next start adds entries that are still pending.
+
+        Raises:
+            OSError: It is closed, but may lack what was written since the last sync.
+        """
         if self.pending:
             self._is_index_known = False  # The file is not complete.
         self.clear()
         self.is_indexed = False
         fd, self._index_fd = self._index_fd, None
-        if fd is not None:
+        if fd is None:
+            return
+        try:
             self._fs.close(fd)
+        except OSError:
+            self._is_index_known = False
+            raise
 
 
 class Volume(VolumeIndex):

@@ -19,6 +19,7 @@ from volcache.store.format import (
 )
 from volcache.store.index_format import encode_key
 from volcache.store.reading import RecordReader
+from volcache.store.rings import refusal_of
 from volcache.store.usage import purge_stay_of
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class RecordWriter(RecordReader):
         Let the core append a record; if the disk is full, again after space was made.
 
         Raises:
+            OutOfMemoryError: There is none; nothing was written.
             StoreIOError: The disk refused; a start does not find the record.
         """
         may_make_space = True
@@ -182,9 +184,12 @@ class RecordWriter(RecordReader):
                 if not (may_make_space and self._log.make_space(error)):
                     raise self._log.syncs.refused(volume, error) from error
                 may_make_space = False
+            except MemoryError as error:
+                self.stats.count_write_error(error)
+                raise refusal_of(error, "store the record") from error
 
     def catch_up(self) -> None:
-        """Do what is due after a put; the caller holds the lock."""
+        """Do what is due after a put; the caller holds the lock. This does not fail."""
         appended, unwritten, refused, unsynced = self.index.take_due()
         for volume in refused:
             self._log.rings.hold(volume)
@@ -220,7 +225,8 @@ class RecordWriter(RecordReader):
 
         Raises:
             DiskFullError: There is no disk space for the next volume.
-            StoreIOError: The disk refused. In both cases nothing was dropped.
+            StoreIOError: The disk refused, or there is no memory. In both cases nothing
+                was dropped; but after the second, it may be at the next start.
         """
         with self.lock:
             self._log.flush()
