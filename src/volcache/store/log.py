@@ -41,7 +41,7 @@ import secrets
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from volcache.errors import DiskFullError, ValueTooLargeError
+from volcache.errors import DiskFullError, StoreIOError, ValueTooLargeError
 from volcache.store.files import SyncFailedError, close_all
 from volcache.store.format import VALUE_BYTES_MAX, VOLUME_HEADER_BYTES, Ring, VolumeUse
 from volcache.store.reclaim import Evictor
@@ -148,17 +148,21 @@ class CircularLog:
             StoreIOError: The disk refused, or there is no memory. In all cases the store
                 continues as before.
         """
-        self.settle()
         active = self.actives[ring]
-        if active is not None and active.end + size <= active.capacity:
-            return active
         room = self.space.volume_size - VOLUME_HEADER_BYTES
-        if size > room or length > VALUE_BYTES_MAX:
+        has_room = active is not None and active.end + size <= active.capacity
+        if length > VALUE_BYTES_MAX or (size > room and not has_room):
             limit = min(VALUE_BYTES_MAX, max(0, room - (size - length)))
             raise ValueTooLargeError(size=length, limit=limit)
+        self.settle()
+        active = self.actives[ring]  # It may have been closed.
+        if active is not None and active.end + size <= active.capacity:
+            return active
         with self.rings.refusals_counted("start a volume"):
             volume = self._with_space(lambda: self._make_room(ring, size))
         self.settle([volume])
+        if volume.end + size > volume.capacity:
+            raise StoreIOError("disk refused to write to the volume that was started")
         return volume
 
     def _make_room(self, ring: Ring, size: int) -> Volume:

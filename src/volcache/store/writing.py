@@ -10,10 +10,9 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from volcache.errors import ValueTooLargeError
+from volcache.errors import StoreIOError
 from volcache.store.format import (
     RECORD_OVERHEAD_BYTES,
-    VALUE_BYTES_MAX,
     Record,
     new_record,
 )
@@ -162,7 +161,7 @@ class RecordWriter(RecordReader):
                 volume = self._volume_for(key, size, length)
                 done = self._attempt(partial(append, volume))
                 if done is None:
-                    raise ValueTooLargeError(size=length, limit=VALUE_BYTES_MAX)
+                    raise StoreIOError("a volume has no room for the record")
             if self.index.is_due:
                 self.catch_up()
         return done

@@ -17,11 +17,13 @@ import pytest
 from support.histories import MOUNT_POINT
 from support.rings import peek
 from support.simulated import SimulatedFileSystem
-from support.stores import open_store, value_of
+from support.stores import kill, open_store, value_of
 from volcache.errors import (
     MountPointError,
     OutOfMemoryError,
     ReadOnlyError,
+    StoreError,
+    StoreIOError,
 )
 from volcache.store import Store
 from volcache.store.reclaim import Evictor
@@ -300,3 +302,39 @@ def test_disk_that_does_not_tell_its_space_ends_no_rotation(
     assert store.stats.index_errors
     disk.space = free  # type: ignore[method-assign]
     assert value_of(store.get(KEY)) == b"v" * 99
+
+
+@pytest.mark.parametrize("what", ["put", "delete"])
+def test_small_value_is_not_too_large_when_a_new_volume_is_refused(what: str) -> None:
+    """The header of the new volume is refused, and then what erases behind it."""
+    disk = Disk()
+    store = start(disk)
+    store.put(b"there", b"v")
+    fill(store)
+    disk.refused = [(0, 64), (64, 64)]
+    with pytest.raises(StoreIOError, match="refused to write"):
+        store.put(KEY, b"small" * 9) if what == "put" else store.delete(b"there")
+    assert not disk.refused
+
+    assert store.delete(b"there")
+    store.put(KEY, b"small")
+    kill(store)
+    again = start(disk)
+    assert again.get(b"there") is None
+    assert value_of(again.get(KEY)) == b"small"
+
+
+def test_value_that_no_volume_holds_is_too_large_although_nothing_can_be_written() -> (
+    None
+):
+    """The cause is not guessed from what the disk has refused."""
+    disk = SimulatedFileSystem()
+    store = start(disk)
+    disk.failing["pwritev"] = errno.EIO
+    with pytest.raises(StoreIOError):
+        store.put(KEY, b"small")
+    with pytest.raises(
+        Exception, match="value is 99999 bytes long; allowed are"
+    ) as found:
+        store.put(KEY, bytes(99_999))
+    assert not isinstance(found.value, StoreError)
