@@ -16,13 +16,18 @@ What must hold, with the values that were acknowledged as the only model:
   What was written since may have any value since, or be a miss.
 - What the disk has refused may be found by a start only until something else is
   acknowledged; after a power loss, until something else is synced.
+
+Runs of the kind "memory" need a process of `memory.py`; this module is its program.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import random
 import secrets
+import sys
+from collections import Counter
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Final, Literal
 from unittest import mock
@@ -31,6 +36,7 @@ from google_crc32c import value as crc32c
 
 from support.clocks import ManualClock
 from support.histories import MOUNT_POINT
+from support.memory import failing, failures
 from support.simulated import SimulatedFileSystem
 from support.stores import Crash, assert_sums
 from support.unsynced import File, is_one_bit_missing
@@ -38,6 +44,7 @@ from volcache.errors import (
     DamagedRecordError,
     DiskFullError,
     MountPointError,
+    OutOfMemoryError,
     StoreIOError,
     UnreadableRecordError,
     ValueTooLargeError,
@@ -45,10 +52,10 @@ from volcache.errors import (
 from volcache.store import Record, Store, SyncMode
 from volcache.store.eviction import Eviction
 
-Kind = Literal["kills", "power", "faults"]
+Kind = Literal["kills", "power", "faults", "memory"]
 # A start after a kill may begin this much later than the time at the kill.
 _AHEAD_MS: Final = 1000
-KINDS: Final[tuple[Kind, ...]] = ("kills", "power", "faults")
+KINDS: Final[tuple[Kind, ...]] = ("kills", "power", "faults", "memory")
 
 
 def peek(store: Store, key: bytes) -> bytes | None:
@@ -199,12 +206,13 @@ class RingRun:
         """Start on an image; return what each key has."""
         self.images += 1
         eviction: Eviction = "fifo" if self.dice.random() < 0.25 else "frequency"
-        store = self.open(image, eviction)
-        found = {key: seen(store.get(key)) for key in self.keys}
+        with failing(0, self.images):
+            store = self.open(image, eviction)
+            found = {key: seen(store.get(key)) for key in self.keys}
         # META.txt may name a volume that was given up, whose header is gone.
         self.has_given_up |= self.store.stats.given_up_volumes > 0
         may_lack_header = self.kind == "faults" and self.has_given_up
-        if self.kind in {"kills", "faults"} and not may_lack_header | power_lost:
+        if self.kind != "power" and not may_lack_header | power_lost:
             assert store.recovery.damaged == 0, self.where()
         # Two power losses may leave a gap and take the index file.
         self.is_unknown = bool(store.recovery.unknown)
@@ -250,6 +258,8 @@ class RingRun:
                 continue
             if self.kind == "faults" and found[key] is None:
                 continue  # META.txt may name another volume, although that failed.
+            if self.kind == "memory" and value is None:
+                continue  # The index may have lost its entry.
             assert found[key] == value, (*self.where(), "lost", key, found[key])
 
     def check_synced(
@@ -315,7 +325,8 @@ class RingRun:
             if self.kind == "faults" and self.dice.random() < 0.1:
                 self.limit()
             self.fs.watch = self.watch
-            with self.repeatable():
+            share = self.dice.choice([0, 0, 100, 500]) if self.kind == "memory" else 0
+            with self.repeatable(), failing(share, number):
                 self.do(chosen, number)
             self.fs.watch = None
             self.check()
@@ -332,7 +343,8 @@ class RingRun:
             return
         code = dice.choice([errno.ENOSPC, errno.EIO])
         fs.fail_share = dice.choice([0.0, 0.5, 0.95, 1.0])
-        what = dice.choice(["any", "sync", "pwritev", "rename", "sync_directory", "/"])
+        kinds = ["any", "sync", "pwritev", "rename", "sync_directory", "close", "/"]
+        what = dice.choice(kinds)
         if what == "any":
             fs.fail_at = fs.operations + dice.randint(1, 12)
             fs.fail_for, fs.fail_with = dice.choice([1, 1, 2, 5]), code
@@ -435,7 +447,7 @@ class RingRun:
     def touch(self, key: bytes) -> None:
         """Change when the value of a key expires."""
         self.step_name = "touch"
-        with self.refusable():
+        with self.refusable(ValueTooLargeError):  # Volumes may have been larger before.
             record = self.store.get(key)
             if record is None:
                 return
@@ -474,13 +486,13 @@ class RingRun:
         else:
             self.since.setdefault(key, []).append(value)
 
-    def refusable(self) -> suppress:
-        """Bear what the disk refuses."""
+    def refusable(self, *others: type[Exception]) -> suppress:
+        """Bear what the disk refuses, or what there is no memory for, and others."""
         if self.kind == "faults":
-            return suppress(
-                DiskFullError, StoreIOError, UnreadableRecordError, ValueTooLargeError
-            )
-        return suppress(ValueTooLargeError)
+            others += (DiskFullError, StoreIOError, UnreadableRecordError)
+        if self.kind == "memory":
+            others += (OutOfMemoryError,)
+        return suppress(*others)
 
     def note_synced(self, *, is_stop: bool = False) -> None:
         """Note that all is on the disk."""
@@ -549,7 +561,7 @@ class RingRun:
         keys = [key for key in self.keys if key.startswith(prefix)]
         for key in keys:
             self.maybe[key].add(None)
-        with self.refusable():
+        with self.refusable(), failing(0, self.version):
             self.store.purge(prefix)
             for key in keys:
                 self.last[key] = self.synced[key] = None
@@ -643,15 +655,22 @@ class RingRun:
         self.synced = dict(self.last)
 
     def start(self) -> None:
-        """Start; a second time if the disk has refused something."""
+        """Start; a second time if the disk has refused something, or without memory."""
         whole = self.fs.after_kill()
+        share = self.dice.choice([0, 50]) if self.kind == "memory" else 0
         try:
-            self.store = self.open(self.fs, self.eviction)
-        except MountPointError:
-            if self.kind != "faults":
+            with failing(share, self.images):
+                self.store = self.open(self.fs, self.eviction)
+        except (MountPointError, MemoryError) as error:
+            if self.kind != "memory" and (
+                self.kind != "faults" or isinstance(error, MemoryError)
+            ):
                 raise
-            self.fs = whole
-            self.store = self.open(self.fs, self.eviction)
+            assert not self.fs.descriptors, self.where()
+            if self.kind == "faults":
+                self.fs = whole
+            with failing(0, 0):
+                self.store = self.open(self.fs, self.eviction)
 
     def count(self) -> None:
         """Add up what this process has reclaimed."""
@@ -659,3 +678,19 @@ class RingRun:
         stats = self.store.stats
         self.copied += stats.fate.copied
         self.rotations += stats.rotations
+
+
+def run_all(kind: Kind, first: int, number: int, steps: int) -> Counter[str]:
+    """Do a number of runs; return what they have done."""
+    total: Counter[str] = Counter()
+    for seed in range(first, first + number):
+        run = RingRun(seed, kind)
+        run.run(steps)
+        total.update(rotations=run.rotations, copied=run.copied, images=run.images)
+    return total
+
+
+if __name__ == "__main__":
+    _first, _number, _steps = map(int, sys.argv[1:])
+    _found = run_all("memory", _first, _number, _steps)
+    sys.stdout.write(json.dumps(_found | {"failed": failures()}))
