@@ -18,6 +18,8 @@ from support.stores import (
 )
 from volcache.errors import UnreadableRecordError, UnreadableVolumeError
 from volcache.store.files import ReadOnlyFileSystem
+from volcache.store.format import TIME_END
+from volcache.store.manifest import decode_manifest, encode_manifest
 from volcache.store.offline import OfflineStore
 from volcache.store.walk import Counts
 
@@ -36,6 +38,22 @@ def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
     store = open_store(tmp_path)
 
     assert value_of(store.get(keys[0])) == keys[0].ljust(1000, b".")
+    store.close()
+
+
+def test_a_time_near_its_bound_does_not_move_the_clock(tmp_path: Path) -> None:
+    """What is stored then would be out of bounds, and lost at the next start."""
+    open_store(tmp_path).close()
+    meta = tmp_path / "META.txt"
+    manifest = decode_manifest(meta.read_bytes())
+    assert manifest is not None
+    meta.write_bytes(encode_manifest(manifest._replace(time_us=TIME_END - 1)))
+    store = open_store(tmp_path)
+    store.put(b"k", b"v")
+    store = reopen(store, tmp_path)
+
+    assert value_of(store.get(b"k")) == b"v"
+    assert not store.recovery.meta_lost
     store.close()
 
 
