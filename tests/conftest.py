@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from support.extent import EXTENT, SEED, sample
 from support.memcached import MemcachedProcess
+from support.parts import given_part, part_of, seconds_by_test, seconds_of
 from support.process import ServerProcess, Servers
 from volcache.config import ENVIRONMENT_PREFIX
 
@@ -26,11 +27,20 @@ settings.load_profile("untimed")
 
 def pytest_report_header() -> list[str]:
     """Say what is left out, and how to run it."""
+    number, parts = given_part()
     if not EXTENT:
-        return [f"everything in full; SEED={SEED}"]
+        return [f"part {number} of {parts}, in full; SEED={SEED}"]
     return [
         f"a sample chosen by SEED={SEED}, the date if not given; make crash runs all"
     ]
+
+
+def pytest_configure() -> None:
+    """Refuse a part that there is not."""
+    try:
+        given_part()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def pytest_collection_modifyitems(
@@ -38,11 +48,17 @@ def pytest_collection_modifyitems(
 ) -> None:
     """Leave out what is no sample; with several workers, run the long tests first."""
     left_out = set(_left_out(items))
+    seconds, (number, parts) = seconds_by_test(), given_part()
+    if parts > 1:
+        chosen = part_of([item.nodeid for item in items], seconds, number, parts)
+        left_out.update(item for item in items if item.nodeid not in chosen)
     if left_out:
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
     if hasattr(config, "workerinput"):  # In a worker of pytest-xdist.
-        items.sort(key=_is_short)
+        items.sort(
+            key=lambda item: (-seconds_of(item.nodeid, seconds), _is_short(item))
+        )
 
 
 def _left_out(items: list[pytest.Item]) -> Iterator[pytest.Item]:
