@@ -63,6 +63,10 @@ def test_gixy_finds_nothing(tmp_path: Path) -> None:
     }
     shipped = {name: (SOURCE / name).read_text() for name in options}
     hidden = {"volcache/show-instance.conf": "default 0;\n"}
+    variants: list[tuple[Callable[[str], str], dict[str, str]]] = [
+        (str, shipped),
+        (with_purges, options),
+    ]
     files = [
         Nginx(
             tmp_path / f"{mode}{number}",
@@ -73,7 +77,7 @@ def test_gixy_finds_nothing(tmp_path: Path) -> None:
         ).folder
         / "cluster.conf"
         for mode in ("pinned", "failover", "growing")
-        for number, (main, some) in enumerate(((str, shipped), (with_purges, options)))
+        for number, (main, some) in enumerate(variants)
     ]
     program = "import sys; from gixy.cli.main import main; sys.exit(main())"
     # volcache/tls.conf says why.
