@@ -63,27 +63,18 @@ def test_gixy_finds_nothing(tmp_path: Path) -> None:
     }
     shipped = {name: (SOURCE / name).read_text() for name in options}
     hidden = {"volcache/show-instance.conf": "default 0;\n"}
-    variants: list[tuple[Callable[[str], str], dict[str, str]]] = [
-        (str, shipped),
-        (with_purges, options),
-    ]
-    files = [
-        Nginx(
-            tmp_path / f"{mode}{number}",
-            INSTANCES,
-            files={"volcache.conf": main(with_mode(mode)["volcache.conf"])}
-            | some
-            | hidden,
-        ).folder
-        / "cluster.conf"
-        for mode in ("pinned", "failover", "growing")
-        for number, (main, some) in enumerate(variants)
-    ]
+    folders = []
+    for mode in ("pinned", "failover", "growing"):
+        main = with_mode(mode)
+        purging = {"volcache.conf": with_purges(main["volcache.conf"])}
+        for number, some in enumerate((main | shipped, purging | options)):
+            folder = tmp_path / f"{mode}{number}"
+            folders.append(Nginx(folder, INSTANCES, files=some | hidden).folder)
     program = "import sys; from gixy.cli.main import main; sys.exit(main())"
     # volcache/tls.conf says why.
     skips = ["--skips", "hsts_header", "--format", "json"]
     done = subprocess.run(
-        [sys.executable, "-c", program, *skips, *files],
+        [sys.executable, "-c", program, *skips, *(f / "cluster.conf" for f in folders)],
         capture_output=True,
         text=True,
         check=False,

@@ -16,7 +16,7 @@ from volcache_client.errors import UnavailableError
 
 pytestmark = pytest.mark.integration
 
-PATHS: Final = [f"/a/{number}" for number in range(12)]
+PATHS: Final = [f"/a/{number}" for number in range(60)]
 OTHER: Final = "/b/1"
 
 

@@ -7,6 +7,7 @@ What crashes during purges leave is in support/rings.py.
 from __future__ import annotations
 
 import itertools
+import random
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Final
 import pytest
 
 from support.damage import flipped
+from support.extent import SEED
 from support.histories import MOUNT_POINT, Files, files_of, make_disk, open_simulated
 from support.simulated import SimulatedFileSystem
 from volcache.cli.repair import repair
@@ -127,3 +129,52 @@ def test_no_replaced_file_brings_back_what_was_purged(*, is_stopped: bool) -> No
         scene.verify(store, what)
     assert outcomes["refused"] > 50
     assert reasons >= REASONS
+
+
+@pytest.mark.parametrize("growth", [0, 1 << 20])
+def test_a_crash_during_a_purge_undoes_none_before(
+    growth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A kill or a power loss before each change of the disk, and in the middle of a write.
+
+    PURGE.txt is replaced at some purges, or, with 1 MiB, at the first after a start only.
+    """
+    monkeypatch.setattr("volcache.store.rings._PURGE_GROWTH", growth)
+    dice, fs = random.Random(SEED), SimulatedFileSystem()  # noqa: S311
+    store, purged, changes = open_simulated(fs), set[bytes](), Counter[str]()
+
+    def watch(name: str, data: bytes, _file: object, _offset: int) -> None:
+        changes[name] += 1
+        disks = [fs.after_power_loss(dice), fs.after_kill()]
+        if len(data) > 1:
+            disks.append(fs.after_kill(torn=dice.randrange(len(data))))
+        for disk in disks:
+            verify_purged(disk, purged)
+            open_simulated(disk).purge(b"later")
+            verify_purged(disk.after_power_loss(dice), purged)
+
+    for number in range(24):
+        key = b"key %d/x" % (number % 5)
+        store.put(key, b"old")
+        store.sync()
+        purged.discard(key)
+        fs.watch = watch
+        store.purge(key[:-1])
+        fs.watch = None
+        purged.add(key)
+        verify_purged(fs.after_kill(), purged)
+        if number % 7 == 6:
+            store.close()
+            store = open_simulated(fs)
+    # Each purge writes META.txt, and PURGE.txt or a line of it.
+    assert changes["pwritev"] == 48
+    appended = changes["pwritev"] - changes["rename"]
+    assert appended == 20 if growth else 8 < appended < 20
+
+
+def verify_purged(disk: SimulatedFileSystem, keys: set[bytes]) -> None:
+    """Open the store on a disk as it is; it has none of these keys."""
+    store = open_simulated(disk)
+    assert not [key for key in keys if store.get(key) is not None]
+    store.drop()

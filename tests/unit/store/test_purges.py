@@ -77,6 +77,27 @@ def test_a_file_that_is_cut_has_the_lines_before() -> None:
             assert found.is_torn == (length not in ends)
 
 
+def test_only_one_line_may_follow_what_meta_names() -> None:
+    """The last one, of a purge that was not acknowledged, or a part of it."""
+    before = ListedPurges(6, 0, 0x1234)
+    first, one = encode_purges(STORE_ID, before, [])
+    line, two = encode_purge(one, Purge(1, 1, b"a/"))
+    another, three = encode_purge(two, Purge(2, 1, b"b/"))
+    for data, accepted in (
+        (first, [before, one]),
+        (first + line, [one, two]),
+        (first + line + another, [two, three]),
+        (first + line[:5], [one]),
+        (first + line + another[:5], [two]),
+        (first + line + another + b"x", [three]),
+    ):
+        found = decode_purges(data)
+        assert found is not None
+        names = [before, one, two, three]
+        assert [name for name in names if found.may_follow(name)] == accepted, data
+        assert not found.may_follow(None)
+
+
 @pytest.mark.parametrize(
     "lines",
     [
@@ -375,7 +396,11 @@ def test_a_purge_after_a_refused_one_replaces_the_file(name: str) -> None:
         store.purge(b"a/")
     fs.failing.clear()
     store.purge(b"c/")
-    assert [purge.prefix for purge in decoded(fs)] == [b"b/", b"c/"]
+    data = bytes(fs.file(f"{MOUNT_POINT}/PURGE.txt").data)
+    found = decode_purges(data)
+    assert found is not None
+    assert (found.appended, found.is_torn) == (0, False)
+    assert [purge.prefix for purge in found.purges] == [b"b/", b"c/"]
     store = open_simulated(fs.after_kill())
     assert value_of(store.get(b"a/1")) == b"old"
 
