@@ -35,12 +35,12 @@ def test_no_crash_returns_an_older_or_deleted_value(
         total = Counter(
             json.loads(run_short_of_memory(tmp_path, "support.rings", *arguments))
         )
-        assert total["failed"] > 10 * _PER_TEST
+        assert total["failed"] > 5 * _PER_TEST
     else:
         total = run_all(kind, first, _PER_TEST, STEPS)
 
     assert total["images"] >= _PER_TEST * STEPS
     assert total["rotations"] > 5 * _PER_TEST
-    assert total["copied"] > (0 if kind == "faults" else _PER_TEST)
+    assert total["copied"] > (_PER_TEST if kind in {"kills", "power"} else 0)
     record_property("ring_runs", _PER_TEST)
     record_property("ring_crashes", total["images"])

@@ -20,9 +20,10 @@ def run_short_of_memory(folder: Path, module: str, *arguments: object) -> str:
     library = folder / "memory.so"
     options = ("-shared", "-fPIC", "-O1", "-o", library, _SOURCE)
     subprocess.run(("gcc", *options), check=True)
+    path = os.pathsep.join([str(_TESTS), *sys.path])  # The same sources.
     done = subprocess.run(
         (sys.executable, "-m", module, *map(str, arguments)),
-        env=os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": str(_TESTS)},
+        env=os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,

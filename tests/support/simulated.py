@@ -154,7 +154,8 @@ class SimulatedFileSystem:
         """Close a descriptor; it may be only now that what was written is refused."""
         del self._open[fd]
         self._locked.discard(fd)
-        self._refuse("close")
+        if not self.is_read_only:
+            self._refuse("close")
 
     def make_directory(self, path: str) -> None:
         """Make a directory and its parents."""
