@@ -561,7 +561,7 @@ class RingRun:
         keys = [key for key in self.keys if key.startswith(prefix)]
         for key in keys:
             self.maybe[key].add(None)
-        with self.refusable(), failing(0, self.version):
+        with self.refusable():
             self.store.purge(prefix)
             for key in keys:
                 self.last[key] = self.synced[key] = None

@@ -408,8 +408,7 @@ class Evictor:
                 self._space.free(volume)
             self._space.record_dropped(volume)
             self.reclaimer = None
-        with suppress(MemoryError):  # They cover nothing, and can stay.
-            self._purges.drop()
+        self._purges.drop()
 
     # --- Copies --------------------------------------------------------------------
 

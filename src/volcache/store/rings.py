@@ -461,15 +461,15 @@ class KeptPurges:
 
         Raises:
             TooManyPurgesError: The list is full.
-            MemoryError: There is no memory for it.
+            OutOfMemoryError: There is no memory for it.
             StoreIOError: The disk refused. In all cases nothing has changed; but after
                 the last, the purge may take effect at the next start.
         """
         self._refuse_too_many(prefix)
-        self._index.reserve_purge(prefix)
         rings = self._rings
-        purge = Purge(rings.clock.next_us(), rings.last_seq, prefix)
         with rings.refusals_counted("record a purge"):
+            self._index.reserve_purge(prefix)
+            purge = Purge(rings.clock.next_us(), rings.last_seq, prefix)
             if META in rings.uncertain:
                 rings.write_manifest()
             # Not before: META.txt may name no file now.
