@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -43,22 +43,29 @@ def pytest_configure() -> None:
         raise pytest.UsageError(str(error)) from error
 
 
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
-) -> None:
+) -> Generator[None]:
     """Leave out what is no sample; with several workers, run the long tests first."""
-    left_out = set(_left_out(items))
+    _leave_out(config, items, set(_left_out(items)))
+    yield  # What `-m` and `-k` leave out belongs to no part.
     seconds, (number, parts) = seconds_by_test(), given_part()
-    if parts > 1:
-        chosen = part_of([item.nodeid for item in items], seconds, number, parts)
-        left_out.update(item for item in items if item.nodeid not in chosen)
-    if left_out:
-        config.hook.pytest_deselected(items=[*left_out])
-        items[:] = [item for item in items if item not in left_out]
+    chosen = part_of([item.nodeid for item in items], seconds, number, parts)
+    left_out = {item for at, item in enumerate(items) if at not in chosen}
+    _leave_out(config, items, left_out)
     if hasattr(config, "workerinput"):  # In a worker of pytest-xdist.
         items.sort(
             key=lambda item: (-seconds_of(item.nodeid, seconds), _is_short(item))
         )
+
+
+def _leave_out(
+    config: pytest.Config, items: list[pytest.Item], left_out: set[pytest.Item]
+) -> None:
+    if left_out:
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 def _left_out(items: list[pytest.Item]) -> Iterator[pytest.Item]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -47,13 +47,20 @@ def seconds_of(case: str, seconds: dict[str, int]) -> int:
 
 
 def part_of(
-    cases: Iterable[str], seconds: dict[str, int], number: int, parts: int
-) -> set[str]:
-    """Return the cases of a part: each goes to the shortest so far, the longest first."""
+    cases: Sequence[str], seconds: dict[str, int], number: int, parts: int
+) -> set[int]:
+    """
+    Return the indices of the cases of a part, of which some may have the same name.
+
+    Each goes to the shortest part so far, the longest first.
+    """
     lengths, chosen = [0] * parts, set()
-    for case in sorted(cases, key=lambda case: (-seconds_of(case, seconds), case)):
+    pairs = enumerate(cases)
+    for at, case in sorted(
+        pairs, key=lambda pair: (-seconds_of(pair[1], seconds), pair)
+    ):
         shortest = lengths.index(min(lengths))
         lengths[shortest] += seconds_of(case, seconds)
         if shortest == number - 1:
-            chosen.add(case)
+            chosen.add(at)
     return chosen
