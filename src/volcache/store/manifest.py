@@ -9,6 +9,7 @@ functions over bytes: this module reads and writes no files.
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from google_crc32c import value as crc32c
@@ -207,16 +208,16 @@ def _is_in_bounds(manifest: Manifest) -> bool:
     volumes, purges = manifest.volumes, manifest.purges or ListedPurges(0, 0, 0)
     seqs = [listed.use.seq for listed in volumes]
     ids = {listed.use.volume for listed in volumes}
-    places = [
-        [s.start for s in v.segments] + [v.end or VOLUME_BYTES_MAX] for v in volumes
-    ]
+    # A power loss may take what a segment has: then it begins behind the end.
+    starts = [[segment.start for segment in volume.segments] for volume in volumes]
+    ends = [volume.end for volume in volumes]
     return (
         seqs == sorted(set(seqs))
         and max(seqs[-1], manifest.probation_first, purges.seq) <= SEQ_MAX
         and len(ids) == len(volumes)
         and max(ids) <= VOLUME_ID_MAX
-        and all(starts == sorted(starts) for starts in places)
-        and max(starts[-1] for starts in places) <= VOLUME_BYTES_MAX
+        and all(some == sorted(some) for some in starts)
+        and max(*ends, *chain(*starts), 0) <= VOLUME_BYTES_MAX
         and manifest.mount_count <= MOUNT_COUNT_MAX
         and manifest.time_us < TIME_END
         and purges.serial < 2**63

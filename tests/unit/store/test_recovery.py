@@ -18,8 +18,13 @@ from support.stores import (
 )
 from volcache.errors import UnreadableRecordError, UnreadableVolumeError
 from volcache.store.files import ReadOnlyFileSystem
-from volcache.store.format import TIME_END
-from volcache.store.manifest import decode_manifest, encode_manifest
+from volcache.store.format import TIME_END, Ring, Segment, VolumeUse
+from volcache.store.manifest import (
+    ListedVolume,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+)
 from volcache.store.offline import OfflineStore
 from volcache.store.walk import Counts
 
@@ -55,6 +60,16 @@ def test_a_time_near_its_bound_does_not_move_the_clock(tmp_path: Path) -> None:
     assert value_of(store.get(b"k")) == b"v"
     assert not store.recovery.meta_lost
     store.close()
+
+
+def test_a_segment_behind_the_end_of_its_volume_is_no_damage_of_the_manifest() -> None:
+    """A power loss has taken its records, and more."""
+    lost = ListedVolume(
+        VolumeUse(0, 1, Ring.MAIN, 5), "sealed", 100, None, (Segment(200, 6),)
+    )
+    manifest = Manifest(7, 1, 5, 0, (lost,))
+
+    assert decode_manifest(encode_manifest(manifest)) == manifest
 
 
 # --- Records without an index entry, found by a scan --------------------------------
