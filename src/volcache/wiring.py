@@ -38,10 +38,8 @@ from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
 from volcache.malloc import keep_freed_memory
 from volcache.memcache.command_log import CommandLog
-from volcache.memcache.commands import KEY_BYTES_MAX
-from volcache.memcache.executor import Executor, ValueLimits
 from volcache.memcache.listener import HELD_BYTES, ConnectionLimits, Listener
-from volcache.memcache.service import Service
+from volcache.memcache.service import KEY_BYTES_MAX, Service, ValueLimits
 from volcache.memcache.sockets import ListeningSocket
 from volcache.memcache.statistics import ServerFacts, ServerStatistics
 from volcache.memory import default_body_memory
@@ -302,7 +300,7 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener 
         socket_.name, core.connections, value_size, config.memcache_threads
     )
     statistics = ServerStatistics(core.cache, stats, facts)
-    service = Service(Executor(core.cache, limits), statistics, core.refusals)
+    service = Service(core.cache, limits, statistics, core.refusals)
     held = max(HELD_BYTES, 4 * value_size)
     listener = Listener(
         socket_,

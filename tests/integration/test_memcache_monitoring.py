@@ -59,12 +59,12 @@ def test_commands_are_counted_logged_and_sampled(tmp_path: Path) -> None:
     assert None not in found
     assert kinds[:2] == [("set", "/hot", "201"), ("get", "/hot", "200")]
     assert kinds.count(("get", "/hot", "200")) == 1000
-    assert kinds[1001:1006] == [
+    # Those of one protocol are in their order.
+    assert [kind for kind in kinds if kind != ("GET", "/hot", "200")][1001:] == [
         ("get", "/a", "404"),
         ("get", "/b", "404"),
         ("unknown", "-", "400"),
         ("quit", "-", "200"),
-        ("GET", "/hot", "200"),
     ]
     slow = "command.slow remote=127.0.0.1 command=set key=hot result=stored "
     assert slow in (tmp_path / "volcache.log").read_text()

@@ -55,7 +55,7 @@ def test_turns_that_raise_are_a_stall(tmp_path: Path) -> None:
             manager.wait_for("WATCHDOG=1")
             started = time.monotonic()
             path.touch()
-            client.send(b"version\r\n")  # The thread of Python may sleep.
+            client.send(b"stats none\r\n")  # The thread of Python may sleep.
             wait_until(lambda: health(server)[0] == 503, "the stall")
             wait_until(lambda: " watchdog.withheld " in server.stderr, "the event")
             manager.receive()

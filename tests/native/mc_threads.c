@@ -1,5 +1,5 @@
 /* The loops of the memcached protocol with their reader threads, between clients on real sockets
- * and a thread in place of Python's.
+ * and the thread for calls.
  *
  *     mc_threads SECONDS SEED
  *
@@ -7,8 +7,8 @@
  * their connections are broken off. Each has keys of its own, so that it knows what it must get:
  * the value that it has set last, or a miss, as the volume is started anew when it is full. Many
  * records are not in memory. With an odd seed, values are synced before they are answered, and
- * some syncs fail. What is passed is answered by another thread, which gives back what
- * follows the command, or keeps a part of it. All may hold so little that connections are closed.
+ * some syncs fail. What may take long is executed by another thread, and what that asks Python is
+ * answered by beginning a volume. All may hold so little that connections are closed.
  * Each command is an event; at the end all are counted. Any failed check aborts. */
 #define _GNU_SOURCE
 #include "mc_loop.h"
@@ -30,7 +30,6 @@ enum {
     VALUE_BYTES_MAX = 3000,
     VOLUME_BYTES = 4 << 20,
     HELD_BYTES = 24000,
-    KEPT_MAX = 64,              /* connections of which the place of Python keeps bytes */
     COMMAND_BYTES_MAX = VALUE_BYTES_MAX + 100,
     REPLY_BYTES_MAX = KEYS * COMMAND_BYTES_MAX,
 };
@@ -49,12 +48,6 @@ typedef struct {
     uint64_t counts[COUNTS];
 } client;
 
-typedef struct {
-    uintptr_t id;
-    char bytes[COMMANDS * COMMAND_BYTES_MAX];
-    size_t length;
-} kept;
-
 static vc_core *core;
 static vc_writer writer;
 static vc_clock store_clock;
@@ -62,7 +55,8 @@ static vc_calls calls;
 static vc_mc_server *server;
 static int volume, port;
 static _Atomic uint64_t events;
-static uint64_t passed, kept_parts, turns;
+static uint64_t asked_puts, reports, turns;
+static const char REPORT[] = "STAT a 1\r\nSTAT b 2\r\n";
 
 /* --- The store ---------------------------------------------------------------------- */
 
@@ -127,63 +121,23 @@ static void on_news(void *context, const uint8_t *at, size_t length) {
         events++;
 }
 
-/* Return what is kept of a connection, or a free place. */
-static kept *find_kept(uintptr_t id) {
-    static kept all[KEPT_MAX];
-    kept *found = NULL;
-    for (int i = 0; i < KEPT_MAX; i++) {
-        if (all[i].id == id) return &all[i];
-        if (!all[i].id) found = &all[i];
+/* Answer statistics; and a put for which there is no room, or that the disk has refused. */
+static vc_mc_result answer(void *context, vc_mc_asked *asked) {
+    (void)context;
+    if (asked->question == VC_MC_ASK_STATS) {
+        asked->text = (vc_text){REPORT, sizeof REPORT - 1};
+        reports++;
+        return VC_MC_OK;
     }
-    CHECK(found);
-    return found;
+    if (asked->question == VC_MC_ASK_GET) return VC_MC_MISS; /* The volume has begun meanwhile. */
+    CHECK(asked->question == VC_MC_ASK_PUT);
+    start_volume(); /* Now the value is a miss, and no older one is found. */
+    asked_puts++;
+    return VC_MC_STORED;
 }
 
-/* Answer "incr KEY 1"; a "set" is passed if there is no room for it, or the disk has refused
- * it. */
-static void answer(const vc_mc_job *job) {
-    kept *part = find_kept(job->id);
-    static char bytes[sizeof part->bytes];
-    char reply[100] = "";
-    size_t length = part->length + job->length;
-    vc_mc_done done = {.rights = {true, true, false}, .replies = reply};
-    CHECK(length <= sizeof bytes && !job->stream->prefix_length);
-    memcpy(bytes, part->bytes, part->length);
-    if (job->length) memcpy(bytes + part->length, job->data, job->length);
-    const char *end = memchr(bytes, '\n', length);
-    CHECK(end);
-    part->id = part->length = 0;
-    done.rest = bytes;
-    done.rest_length = length;
-    if (!strncmp(bytes, "set ", 4)) {
-        start_volume();
-    } else if (!part->length && length % 3 == 1 && job->length == length) {
-        /* Keep all but what is to come: the rest is part of the next job. */
-        done.rest_length = 0;
-        done.has_more = done.keeps = true;
-        done.held = part->length = length;
-        part->id = job->id;
-        memcpy(part->bytes, bytes, length);
-        kept_parts++;
-    } else {
-        done.rest = end + 1;
-        done.rest_length = length - (size_t)(end + 1 - bytes);
-        done.has_executed = true;
-        done.length = (size_t)snprintf(reply, sizeof reply, "PY %.*s", (int)(end + 1 - bytes),
-                                       bytes);
-        passed++;
-    }
-    vc_mc_finish_job(server, &done);
-}
-
-static void *run_python(void *context) {
-    vc_mc_job job;
-    vc_mc_wait found;
-    while ((found = vc_mc_next_job(server, 1000000, &job)) != VC_MC_ENDED) {
-        if (found != VC_MC_JOB) continue;
-        if (job.stream) answer(&job);
-        else *find_kept(job.id) = (kept){0};
-    }
+static void *serve_calls(void *context) {
+    while (vc_mc_serve_call(server, 1000000) != VC_MC_ENDED) continue;
     return context;
 }
 
@@ -258,7 +212,7 @@ static bool expect_value(client *c, int fd, unsigned key, unsigned version) {
     return expect(c, fd, "\r\n");
 }
 
-typedef enum { SET, GET, PASSED, KINDS } kind;
+typedef enum { SET, GET, REPORTS, KINDS } kind;
 
 /* Send some commands, and check the replies. Returns false if the connection has ended. */
 static bool use_connection(client *c, int fd, bool breaks) {
@@ -266,7 +220,6 @@ static bool use_connection(client *c, int fd, bool breaks) {
     static _Thread_local char data[COMMANDS * COMMAND_BYTES_MAX];
     unsigned count = 1 + (unsigned)(next_random(&c->random) % COMMANDS);
     size_t length = 0;
-    char line[60];
     for (unsigned i = 0; i < count; i++) {
         uint64_t dice = next_random(&c->random);
         unsigned key = (unsigned)(dice >> 8) % KEYS;
@@ -284,8 +237,8 @@ static bool use_connection(client *c, int fd, bool breaks) {
             length += size;
             length += (size_t)sprintf(data + length, "\r\n");
         } else {
-            length += (size_t)sprintf(to, sent[i].kind == GET ? "get k%u/%u\r\n"
-                                                              : "incr k%u/%u 1\r\n", c->number, key);
+            length += sent[i].kind == GET ? (size_t)sprintf(to, "get k%u/%u\r\n", c->number, key)
+                                          : (size_t)sprintf(to, "stats\r\n");
         }
     }
     c->length = 0;
@@ -294,11 +247,11 @@ static bool use_connection(client *c, int fd, bool breaks) {
     if (breaks) return false;
     for (unsigned i = 0; i < count; i++) {
         unsigned key = sent[i].key;
-        snprintf(line, sizeof line, "PY incr k%u/%u 1\r\n", c->number, key);
         if (sent[i].kind == GET &&
             (!expect_value(c, fd, key, sent[i].version) || !expect(c, fd, "END\r\n")))
             return false;
-        if (sent[i].kind != GET && !expect(c, fd, sent[i].kind == SET ? "STORED\r\n" : line))
+        if (sent[i].kind == SET && !expect(c, fd, "STORED\r\n")) return false;
+        if (sent[i].kind == REPORTS && (!expect(c, fd, REPORT) || !expect(c, fd, "END\r\n")))
             return false;
     }
     CHECK(!c->length);
@@ -358,10 +311,10 @@ int main(int count, char **arguments) {
     double end = seconds_now() + (count > 1 ? atof(arguments[1]) : 5);
     uint64_t random = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
     vc_mc_clocks clocks = {now_us, now_us, &store_clock};
-    vc_mc_settings settings = {.rights = {true, true, false}, .slow_ns = -1};
+    vc_mc_settings settings = {.access.rights = {true, true, false}, .slow_ns = -1};
     uint64_t total[COUNTS] = {0};
     vc_mc_figures figures;
-    pthread_t python;
+    pthread_t calls_thread;
     open_store(random % 2);
     vc_mc_server_config config = {
         .commands = {
@@ -374,6 +327,7 @@ int main(int count, char **arguments) {
             .value_size = VALUE_BYTES_MAX,
             .slow_ns = -1,
             .long_ns = INT64_MAX,
+            .ask = answer,
         },
         .readers = vc_readers_new(core, &vc_functions, READERS),
         .listening = listen_anywhere(),
@@ -388,7 +342,7 @@ int main(int count, char **arguments) {
     CHECK(server);
     vc_mc_change_settings(server, &settings);
     CHECK(vc_mc_start(server));
-    CHECK(!pthread_create(&python, NULL, run_python, NULL));
+    CHECK(!pthread_create(&calls_thread, NULL, serve_calls, NULL));
     for (unsigned i = 0; i < CLIENTS; i++) {
         clients[i].number = i;
         clients[i].random = next_random(&random);
@@ -407,16 +361,16 @@ int main(int count, char **arguments) {
     }
     settings.end_ns = vc_monotonic_ns() + INT64_C(100000000000);
     vc_mc_change_settings(server, &settings);
-    CHECK(!pthread_join(python, NULL));
+    CHECK(!pthread_join(calls_thread, NULL));
     vc_mc_get_figures(server, &figures);
     CHECK(!figures.open && !figures.held && !figures.cut && !figures.refused);
     CHECK(count_commands() == events && total[ENDED] <= figures.closed_for_memory);
     printf("%" PRIu64 " commands, %" PRIu64 " hits, %" PRIu64 " misses; %" PRIu64
-           " passed, %" PRIu64 " kept; %" PRIu64 " cold; %" PRIu64 " broken off, %" PRIu64
+           " reports, %" PRIu64 " puts by a call; %" PRIu64 " cold; %" PRIu64 " broken off, %" PRIu64
            " closed; %" PRIu64 " volumes\n",
-           total[ALL], total[HITS], total[MISSES], passed, kept_parts, figures.cold,
+           total[ALL], total[HITS], total[MISSES], reports, asked_puts, figures.cold,
            total[BROKEN], total[ENDED], turns);
-    CHECK(total[HITS] && total[MISSES] && passed && kept_parts && figures.cold && total[BROKEN]);
+    CHECK(total[HITS] && total[MISSES] && reports && asked_puts && figures.cold && total[BROKEN]);
     vc_mc_server_free(server);
     vc_readers_free(config.readers);
     vc_marks_free(config.commands.reads);

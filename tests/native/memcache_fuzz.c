@@ -5,9 +5,9 @@
  *
  * Each stream is executed twice, on a store in memory that is empty at first: once as it is, and
  * once cut into pieces at random, with little room for replies, and with records that are not in
- * memory. Both times the replies, what was passed, the counters and the events must be the same.
- * The bytes are in memory of just their length, so that a sanitizer notices any that is read
- * behind them. In place of Python, what is passed is dropped up to the next line or request.
+ * memory. Both times the replies, the counters and the events must be the same. The bytes are in
+ * memory of just their length, so that a sanitizer notices any that is read behind them. What
+ * Python is asked is answered by the core as far as it can.
  *
  * With -DVC_FUZZER it is a target of libFuzzer. Any failed check aborts. */
 #define _GNU_SOURCE
@@ -28,10 +28,11 @@ enum {
 typedef struct {
     bool is_cut;                /* and its records may not be in memory */
     uint64_t state;             /* of the random numbers */
-    vc_mc *mc;
-    growing shown;              /* replies, and what was passed */
+    vc_mc *mc, *waiting;
+    growing shown;              /* replies */
     growing told;               /* what the events say */
     vc_mc_counts counts;
+    uint64_t asked;             /* writes in place of Python */
 } run;
 
 static uint8_t volume[VOLUME_BYTES];
@@ -39,7 +40,7 @@ static run *current;
 static int64_t now_us;
 static vc_core *core;
 static vc_writer writer;
-static uint64_t streams, executed, passed, cold, flushed, synced;
+static uint64_t streams, executed, called, cold, flushed, synced;
 
 /* --- The store -------------------------------------------------------------------------- */
 
@@ -173,15 +174,66 @@ static vc_mc_step step(vc_mc *mc, vc_mc_stream *stream, const uint8_t *data, siz
     return found;
 }
 
-/* Return how much the place of Python drops; 0: more has to arrive. */
-static size_t dropped(const vc_mc_stream *stream, const uint8_t *data, size_t length) {
-    if (!stream->is_binary) {
-        const uint8_t *end = memchr(data, '\n', length);
-        return end ? (size_t)(end - data) + 1 : 0;
+/* --- In place of Python ----------------------------------------------------------------- */
+
+static uint8_t answered[VOLUME_BYTES];
+
+static vc_mc_result answer_get(vc_mc_asked *asked) {
+    vc_lookup at;
+    const uint8_t *key = (const uint8_t *)asked->key.at;
+    if (!vc_core_peek(core, key, asked->key.length, &at)) return VC_MC_MISS;
+    vc_status status = vc_core_read(core, key, asked->key.length, &at, answered, at.size, NULL, 0,
+                                    &asked->record);
+    vc_core_end_read(core);
+    if (status != VC_OK) return VC_MC_FAILED;
+    asked->text = (vc_text){(char *)answered + asked->record.prefix, asked->record.length};
+    return VC_MC_HIT;
+}
+
+static vc_mc_result answer_put(vc_mc_asked *asked) {
+    vc_put put = *asked->put;
+    vc_core_take_due(core);
+    put.ring = 0;
+    if (vc_core_put(core, &put) != VC_OK) return VC_MC_FAILED;
+    asked->record = put.record;
+    current->asked++;
+    return VC_MC_STORED;
+}
+
+static vc_mc_result answer_delete(vc_mc_asked *asked) {
+    vc_put put = {.record.key_length = (uint16_t)asked->key.length, .ring = 0};
+    bool existed;
+    put.key = (const uint8_t *)asked->key.at;
+    vc_core_take_due(core);
+    if (vc_core_delete(core, &put, (uint64_t)now_us / 1000, &existed) != VC_OK) return VC_MC_FAILED;
+    current->asked += put.started_ns != 0;
+    return existed ? VC_MC_DELETED : VC_MC_NOT_FOUND;
+}
+
+static vc_mc_result answer(void *context, vc_mc_asked *asked) {
+    static const char LINES[] = "STAT a 1\r\nSTAT long.name many words\r\n", WORD[] = "word";
+    (void)context;
+    asked->text = (vc_text){"a reason", 8};
+    switch (asked->question) {
+    case VC_MC_ASK_GET:
+    case VC_MC_ASK_STAT:
+        return answer_get(asked);
+    case VC_MC_ASK_PUT:
+    case VC_MC_ASK_TOUCH:
+        return answer_put(asked);
+    case VC_MC_ASK_DELETE:
+        return answer_delete(asked);
+    case VC_MC_ASK_FLUSH:
+        return asked->exptime ? VC_MC_OK : VC_MC_FORBIDDEN;
+    case VC_MC_ASK_TOKEN:
+        if (asked->value.length != 4 || memcmp(asked->value.at, WORD, 4)) return VC_MC_DENIED;
+        memset(asked->token, 7, sizeof asked->token);
+        asked->rights = (vc_mc_rights){true, true, false};
+        return VC_MC_AUTHENTICATED;
+    default:
+        asked->text = (vc_text){LINES, sizeof LINES - 1};
+        return asked->value.length ? VC_MC_NOT_FOUND : VC_MC_OK;
     }
-    if (length < 24) return 0;
-    size_t body = (size_t)data[10] << 8 | data[11];
-    return 24 + body <= length ? 24 + body : 0;
 }
 
 static void read_cold(const vc_mc_stream *stream) {
@@ -199,14 +251,6 @@ static void flush(vc_mc_out *out) {
     out->used = 0;
 }
 
-/* Show what is passed. What is dropped is shown later: all of it may not be here yet. */
-static void show_passed(const vc_mc_stream *stream) {
-    CHECK(stream->prefix_length < VC_MC_PREFIX_BYTES);
-    add_bytes(&current->shown, "<", 1);
-    add_bytes(&current->shown, stream->prefix, stream->prefix_length);
-    passed++;
-}
-
 static void take_event(const vc_mc_event *event) {
     CHECK(event->name < VC_MC_NAMES && event->result < VC_MC_RESULTS && event->took_ns >= 0);
     CHECK(event->key_length <= VC_MC_KEY_BYTES && !strcmp(event->remote, "1.2.3.4"));
@@ -217,10 +261,9 @@ static void take_event(const vc_mc_event *event) {
     add_bytes(&current->told, &event->offset, sizeof event->offset);
 }
 
-static void take_events(void *context) {
-    (void)context;
+static void take_from(vc_mc *mc) {
     size_t length;
-    const uint8_t *events = vc_mc_take_events(current->mc, &length);
+    const uint8_t *events = vc_mc_take_events(mc, &length);
     for (size_t at = 0; at < length;) {
         const vc_mc_event *event = (const vc_mc_event *)(const void *)(events + at);
         take_event(event);
@@ -228,32 +271,45 @@ static void take_events(void *context) {
     }
 }
 
+static void take_events(void *context) {
+    (void)context;
+    take_from(current->mc);
+    take_from(current->waiting);
+}
+
+/* Do what the thread for calls does. Returns how much was used. */
+static size_t call(vc_mc_stream *stream, const uint8_t *data, size_t length) {
+    vc_mc_out out = {.at = malloc(ROOM), .room = ROOM};
+    size_t used;
+    take_events(NULL);
+    CHECK(step(current->waiting, stream, data, length, &used, &out) == VC_MC_NEXT);
+    take_events(NULL);
+    flush(&out);
+    free(out.at);
+    called++;
+    return used;
+}
+
 /* Execute what has arrived. Returns how much of it was used. */
 static size_t execute(vc_mc *mc, vc_mc_stream *stream, const uint8_t *data, size_t length,
-                      vc_mc_out *out, bool *is_passing) {
+                      vc_mc_out *out) {
     size_t at = 0, used;
-    for (;;) {
-        if (*is_passing) {
-            used = dropped(stream, data + at, length - at);
-            if (!used) return at;
-            add_bytes(&current->shown, data + at, used);
-            *is_passing = false;
-        } else {
-            vc_mc_step found = step(mc, stream, data + at, length - at, &used, out);
-            CHECK(out->used <= out->room && (found == VC_MC_NEXT) == (used > 0));
-            CHECK(used <= length - at);
-            if (found == VC_MC_MORE) CHECK(stream->needed > length - at);
-            if (found == VC_MC_MORE) return at;
-            if (found == VC_MC_COLD) read_cold(stream);
-            if (found == VC_MC_FLUSH) CHECK(out->used);
-            flushed += found == VC_MC_FLUSH;
-            if (found == VC_MC_FLUSH || found == VC_MC_PASS) flush(out);
-            if (found == VC_MC_PASS) show_passed(stream), *is_passing = true;
-            if (found == VC_MC_NEXT) executed++;
-        }
+    while (!stream->closes) {
+        vc_mc_step found = step(mc, stream, data + at, length - at, &used, out);
+        CHECK(out->used <= out->room && used <= length - at);
         at += used;
+        if (found == VC_MC_MORE) CHECK(stream->needed > length - at);
+        if (found == VC_MC_MORE) return at;
+        if (found == VC_MC_COLD) read_cold(stream);
+        if (found == VC_MC_FLUSH) CHECK(out->used);
+        flushed += found == VC_MC_FLUSH;
+        if (found == VC_MC_FLUSH || found == VC_MC_CALL) flush(out);
+        if (found == VC_MC_CALL) at += call(stream, data + at, length - at);
+        if (found == VC_MC_NEXT) CHECK(used);
+        executed += found == VC_MC_NEXT;
         if (current->is_cut && next_random(&current->state) % 4 == 0) flush(out);
     }
+    return length;
 }
 
 static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t length) {
@@ -282,24 +338,28 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
         .rights = {!(options & 8), !(options & 16), (options & 24) == 24},
         .remote = "1.2.3.4",
     };
+    vc_mc_config waiting = config;
+    waiting.ask = answer;
     current = this;
     empty_store(options & 32);
-    config.core = core;
+    config.core = waiting.core = core;
     vc_mc *mc = this->mc = vc_mc_new(&config);
-    CHECK(mc && config.reads && config.won);
+    this->waiting = vc_mc_new(&waiting);
+    CHECK(mc && this->waiting && config.reads && config.won);
     vc_mc_out out = {room, 0, ROOM};
     size_t from = 0, to = length;
-    bool is_passing = false;
     do {
         if (this->is_cut) to += 1 + next_random(&this->state) % PIECE_MAX;
         if (to > length || !this->is_cut) to = length;
-        from += execute(mc, &stream, data + from, to - from, &out, &is_passing);
+        from += execute(mc, &stream, data + from, to - from, &out);
     } while (to < length);
     flush(&out);
     take_events(NULL);
     CHECK(reads == 0);
     vc_mc_add_counts(mc, &this->counts);
+    vc_mc_add_counts(this->waiting, &this->counts);
     vc_mc_free(mc);
+    vc_mc_free(this->waiting);
     vc_marks_free(config.reads);
     vc_marks_free(config.won);
 }
@@ -329,7 +389,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
     for (size_t i = 0; i < VC_MC_NAMES * VC_MC_RESULTS; i++)
         CHECK(count_of(&one[i]) == count_of(&other[i]));
     CHECK(count_of(&whole.counts.reads) == count_of(&pieces.counts.reads));
-    CHECK(count_of(&whole.counts.writes) == count_of(&pieces.counts.writes));
+    CHECK(count_of(&whole.counts.writes) + whole.asked ==
+          count_of(&pieces.counts.writes) + pieces.asked);
     CHECK(whole.counts.absent + whole.counts.evicted ==
           pieces.counts.absent + pieces.counts.evicted);
     streams++;
@@ -361,27 +422,29 @@ static const char *pick_key(void) {
 static void add_get(growing *to) {
     add_text(to, ONE_OF("get", "gets", "gat 10", "gats 0", "gat -1", "get "));
     for (uint64_t keys = 1 + pick(5); keys; keys--) add_text(to, " "), add_text(to, pick_key());
-    if (pick(1000) == 0)
-        for (uint64_t keys = pick(40000); keys; keys--) add_text(to, " ab");
+    if (pick(200) == 0)
+        for (uint64_t keys = pick(3000); keys; keys--) add_text(to, ONE_OF(" ab", " a", "  "));
+    if (pick(200) == 0) add_text(to, " "), add_value(to, 300);
     add_text(to, ONE_OF("\r\n", "\r\n", "\n", " \r\n"));
 }
 
 static void add_put(growing *to) {
     char line[400];
     size_t size = pick(20) ? pick(30) : pick(3100);
-    const char *name = ONE_OF("set", "set", "add", "replace", "cas", "append");
+    const char *name = ONE_OF("set", "set", "add", "replace", "cas", "append", "prepend");
     snprintf(line, sizeof line, "%s %s %s %s %zu%s%s\r\n", name, pick_key(),
              ONE_OF("0", "7", "4294967295", "x"), ONE_OF("0", "0", "30", "4000000000", "-1"), size,
              strcmp(name, "cas") ? "" : ONE_OF(" 1", " 1800000000001000", " 0"),
              ONE_OF("", "", " noreply"));
     add_text(to, line);
-    add_value(to, size);
+    if (pick(3)) add_value(to, size);
+    else for (size_t i = 0; i < size; i++) add_text(to, i < 20 ? "7" : " ");
     add_text(to, pick(30) ? "\r\n" : "x");
 }
 
 static void add_meta(growing *to) {
     char line[400];
-    const char *name = ONE_OF("mg", "mg", "ms", "md");
+    const char *name = ONE_OF("mg", "mg", "ms", "md", "ma", "me");
     size_t size = pick(30);
     snprintf(line, sizeof line, "%s %s", name, pick_key());
     add_text(to, line);
@@ -392,7 +455,8 @@ static void add_meta(growing *to) {
     for (uint64_t flags = pick(6); flags; flags--) {
         add_text(to, " ");
         add_text(to, ONE_OF("k", "t", "s", "v", "c", "f", "q", "b", "Oxyz", "T30", "h", "l", "u",
-                            "F9", "ME", "MR", "C1800000000001000", "C0", "N5", "vv", "T"));
+                            "F9", "ME", "MR", "MA", "MP", "MI", "MD", "C1800000000001000", "C0", "N5",
+                            "N-1", "R60", "J8", "D3", "D18446744073709551615", "vv", "T"));
     }
     add_text(to, "\r\n");
     if (strcmp(name, "ms")) return;
@@ -402,27 +466,52 @@ static void add_meta(growing *to) {
 
 static void add_other(growing *to) {
     char line[400];
-    snprintf(line, sizeof line, "%s %s%s\r\n", ONE_OF("delete", "touch", "mn", "incr"), pick_key(),
-             ONE_OF("", " 10", " noreply", " 10 noreply"));
-    add_text(to, line);
+    snprintf(line, sizeof line, "%s %s%s\r\n", ONE_OF("delete", "touch", "mn", "incr", "decr"),
+             pick_key(), ONE_OF("", " 10", " noreply", " 10 noreply", " 18446744073709551615"));
+    add_text(to, pick(4) ? line
+                         : ONE_OF("stats\r\n", "stats x\r\n", "flush_all\r\n", "flush_all 5\r\n",
+                                  "version\r\n", "verbosity 1\r\n", "config get cluster\r\n",
+                                  "cache_memlimit 64\r\n", "set x 0 0 6\r\nu word\r\n", "x\r\n",
+                                  "set x 0 0 5\r\nu bad\r\n", "set x 0 0 3\r\nabcde\r\n"));
+    if (pick(300) == 0) add_text(to, "quit\r\n");
+}
+
+/* Sizes of extras that are right for most opcodes. */
+static uint8_t extras_of(uint8_t opcode) {
+    switch (opcode) {
+    case 1: case 2: case 3: case 0x11: case 0x12: case 0x13:
+        return 8;
+    case 5: case 6: case 0x15: case 0x16:
+        return 20;
+    case 0x1B: case 0x1C: case 0x1D: case 0x1E: case 0x23: case 0x24:
+        return 4;
+    default:
+        return 0;
+    }
 }
 
 static void add_binary(growing *to) {
-    static const uint8_t OPCODES[] = {0, 1, 2, 3, 4, 9, 0xA, 0xB, 0xC, 0xD, 0x11, 0x12, 0x13, 0x14};
-    uint8_t header[32] = {0x80, OPCODES[pick(sizeof OPCODES)], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 'o'};
-    const char *key = header[1] == 0xA ? "" : pick_key();
-    bool is_put = (header[1] & 0xF) >= 1 && (header[1] & 0xF) <= 3;
-    size_t size = is_put ? pick(20) ? pick(30) : pick(3100) : 0;
-    size_t body = strlen(key) + size + (is_put ? 8 : 0);
+    uint8_t header[24 + 20] = {0x80, (uint8_t)pick(0x26), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 'o'};
+    uint8_t opcode = header[1], extras = header[4] = extras_of(opcode);
+    bool has_key = !strchr("\x07\x08\x0a\x0b\x17\x18\x1b\x20", opcode ? opcode : 'x');
+    bool is_login = opcode == 0x21 || opcode == 0x22;
+    bool is_put = extras == 8 || opcode == 0xE || opcode == 0xF || opcode == 0x19 || opcode == 0x1A;
+    const char *key = !has_key ? "" : is_login ? "PLAIN" : opcode == 0x10 ? "" : pick_key();
+    size_t size = is_login ? 7 : !is_put ? 0 : pick(20) ? pick(30) : pick(3100);
+    size_t body = strlen(key) + size + extras;
     header[3] = (uint8_t)strlen(key);
-    header[4] = is_put ? 8 : 0;
     header[10] = (uint8_t)(body >> 8);
     header[11] = (uint8_t)body;
+    if (opcode == 7 && pick(50)) return;
+    if (extras == 20) header[31] = 5, header[39] = 6, header[43] = (uint8_t)pick(3);
+    else if (extras) header[23 + extras] = (uint8_t)pick(100);
     if (pick(5) == 0) memcpy(header + 16, "\0\6\x65\x16\x1c\x6d\xa3\xe8", 8);
     if (pick(30) == 0) header[pick(24)] = (uint8_t)pick(256);
-    add_bytes(to, header, is_put ? 32 : 24);
+    add_bytes(to, header, (size_t)24 + extras);
     add_text(to, key);
-    add_value(to, size);
+    if (is_login) add_bytes(to, "a\0u\0word" + (pick(3) == 0), 7);
+    else if (pick(3)) add_value(to, size);
+    else for (size_t i = 0; i < size; i++) add_text(to, i < 20 ? "7" : " ");
 }
 
 static void make_stream(growing *to) {
@@ -446,9 +535,9 @@ static void run_random(double seconds, uint64_t seed) {
         LLVMFuzzerTestOneInput((const uint8_t *)stream.at, stream.length);
     }
     free(stream.at);
-    printf("%" PRIu64 " streams; %" PRIu64 " commands executed, %" PRIu64 " passed, %" PRIu64
+    printf("%" PRIu64 " streams; %" PRIu64 " commands executed, %" PRIu64 " calls, %" PRIu64
            " cold, %" PRIu64 " times full, %" PRIu64 " synced\n",
-           streams, executed, passed, cold, flushed, synced);
+           streams, executed, called, cold, flushed, synced);
     vc_core_free(core);
     vc_writer_free(&writer);
 }

@@ -1,8 +1,6 @@
 """
 Streams of commands: an instance replies as a real memcached 1.6 does.
 
-Its commands are those in C, and test_memcache_native compares them with Python alone.
-
 `CRASH_EXTENT=1000` tries 150,000 streams, for an hour or two; see `support.extent`.
 """
 

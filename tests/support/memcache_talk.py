@@ -1,36 +1,35 @@
-"""The memcached protocol over a small store, without sockets."""
+"""A client of the memcached protocol, and its commands and store, without a socket."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from support import binary_protocol as wire
 from support.refusing_disk import RefusingDisk
 from support.stores import VOLUME_SIZE, FakeClock, open_store
 from volcache.access import Access
 from volcache.cache import Cache
 from volcache.front import CommandFacts, Commands
 from volcache.hot.tier import HotTier
-from volcache.memcache.command_log import CommandLog, result_of
-from volcache.memcache.commands import Simple, WireLimits
-from volcache.memcache.decoder import Decoder
-from volcache.memcache.executor import Executor, ValueLimits
-from volcache.memcache.protocol import decoder_for
-from volcache.memcache.service import Service
+from volcache.memcache.command_log import CommandLog
+from volcache.memcache.service import Service, ValueLimits
 from volcache.memcache.statistics import ServerFacts, ServerStatistics
 from volcache.monitoring.commands import CommandStats
+from volcache.store.eviction import Eviction
 from volcache.tokens import Refusals
 
 VALUE_SIZE_MAX = 1000
 # As `vc_mc_step` numbers them.
-_NEXT, _MORE, _PASS, _COLD, _FLUSH = range(5)
+_NEXT, _MORE, _COLD, _FLUSH, _TOGETHER, _CALL = range(6)
 
 
 class Talk:
     """A client and its server: what is sent is executed at once."""
+
+    # Of replies: little, so that they are often full.
+    OUT_BYTES = 16384
 
     def __init__(
         self,
@@ -40,6 +39,7 @@ class Talk:
         value_size_max: int = VALUE_SIZE_MAX,
         keys: Iterable[bytes] = (b"a", b"b"),
         hot: HotTier | None = None,
+        eviction: Eviction = "frequency",
         **limits: int,
     ) -> None:
         """
@@ -50,9 +50,9 @@ class Talk:
             access: As of the service.
             value_size_max: The limit of a value.
             keys: That a connection finds deleted. A flush would take a volume each time.
-            hot: A tier in front of the store, which then drops nothing for want of space:
-                which keys it would drop depends on who is asked for a copy.
-            limits: As of the executor, where not the same.
+            hot: A tier in front of the store.
+            eviction: As of the store.
+            limits: As of the service, where not the same.
         """
         self.clock = FakeClock()
         self.disk = RefusingDisk()
@@ -60,28 +60,31 @@ class Talk:
             directory,
             clock=self.clock,
             fs=self.disk,
-            volume_size=1 << 24 if hot else max(VOLUME_SIZE, 16 * value_size_max),
+            eviction=eviction,
+            volume_size=max(VOLUME_SIZE, 16 * value_size_max),
         )
         self._keys = list(keys)
-        self._wire_limits = WireLimits(250, value_size_max)
         self.stats = CommandStats()
         self.refused = {"read": 0, "write": 0, "admin": 0}
         cache = Cache(self.store, hot)
         sizes = {"key_size": 250, "value_size": value_size_max}
         facts = ServerFacts("127.0.0.1:11211", 100, value_size_max)
-        self.executor = Executor(
+        self.service = Service(
             cache,
             ValueLimits(**sizes | limits),
-            clock=lambda: self.clock.now_ms * 1_000_000,
-        )
-        self.service = Service(
-            self.executor,
             ServerStatistics(cache, self.stats, facts),
             Refusals(self.refused, clock=self._seconds),
             access=access,
             may_flush=True,
-            clock=self._seconds,
+            clock=lambda: self.clock.now_ms * 1_000_000,
+            timer=self._seconds,
         )
+        self.sampled: list[bytes] = []
+        self.lines: list[str] = []
+        self.called = 0
+        log = CommandLog(0, lambda _: (0, 0), add=self.lines.append)
+        native = CommandFacts(self.service, self.stats, log, self.sampled.append)
+        self._commands = Commands(native, self.OUT_BYTES)
         self.connect()
 
     def __enter__(self) -> Self:
@@ -105,43 +108,57 @@ class Talk:
             self.store.delete(key)
         self.clock.advance(1)
         self._first_cas = self.clock.now_ms * 1000
-        self.session = self.service.session(remote)
-        self.decoder: Decoder | None = None
-        self.is_closed = False
+        self._unread = b""
+        self._commands.connect(remote)
         return self
 
-    def decoder_for(self, data: bytes) -> Decoder:
-        """Return what reads a connection that begins with some bytes."""
-        return decoder_for(self._wire_limits, data)
+    @property
+    def is_closed(self) -> bool:
+        """Whether the server has closed the connection."""
+        return self._commands.closes
 
     @property
     def buffered(self) -> int:
         """How many bytes of memory the input takes."""
-        return 0 if self.decoder is None else self.decoder.buffered
+        return len(self._unread)
 
     def ask(self, *pieces: bytes) -> bytes:
         """Send pieces; return the replies."""
         replies = b""
         for piece in filter(None, pieces):
-            if self.decoder is None:
-                self.decoder = self.decoder_for(piece)
-            replies += self._execute(self.decoder, piece)
+            self._unread += piece
+            self._commands.allow()
+            replies += self._run()
+            if self.is_closed:
+                self._unread = b""
+        self._commands.take()
         return replies
 
-    def _execute(self, decoder: Decoder, data: bytes) -> bytes:
-        """Execute all commands that are whole with some bytes; return the replies."""
-        replies = b""
-        decoder.wants_credentials = self.session.wants_credentials
-        decoder.receive(data)
-        while (command := decoder.next_command()) is not None:
-            assert not self.is_closed
-            result = self.service.execute(self.session, command)
-            name = result_of(command, result)
-            self.stats.answers[command.name, name].observe(0, 1)
-            replies += command.reply(command, result)
-            self.is_closed = isinstance(command, Simple) and command.closes
-            decoder.wants_credentials = self.session.wants_credentials
-        return replies
+    def _run(self) -> bytes:
+        """Execute what is unread."""
+        replies, needed = b"", 1
+        while len(self._unread) >= needed and not self.is_closed:
+            step, used = self._commands.execute(self._unread)
+            self._unread = self._unread[used:]
+            if step == _COLD:
+                self._commands.read_cold()
+            elif step == _MORE:
+                needed = self._commands.needed
+                assert needed > len(self._unread)
+            elif step == _CALL:
+                self.called += 1
+                replies += self._commands.replies()
+                step, used, reply = self._commands.call(self._unread)
+                assert step == _NEXT
+                self._unread = self._unread[used:]
+                replies += reply
+            elif step == _FLUSH:
+                full = self._commands.replies()
+                assert full
+                replies += full
+            else:
+                assert step == _NEXT
+        return replies + self._commands.replies()
 
     def say(self, lines: str, *, in_bytes: bool = False) -> str:
         """
@@ -176,95 +193,3 @@ class Talk:
                 self.connect()
                 assert self.say(asked, in_bytes=in_bytes) == replies, asked
                 assert self.buffered == 0, asked
-
-
-class NativeTalk(Talk):
-    """The same with the commands in C, which pass some to Python."""
-
-    # Of replies: little, so that they are often full.
-    OUT_BYTES = 16384
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        """Open the store, and connect."""
-        self.sampled: list[bytes] = []
-        self.lines: list[str] = []
-        self.passed = 0
-        self._commands: Commands | None = None
-        super().__init__(*args, **more)
-        log = CommandLog(0, lambda _: (0, 0), add=self.lines.append)
-        facts = CommandFacts(self.executor, self.stats, log, self.sampled.append)
-        self._commands = Commands(facts, self.OUT_BYTES)
-        self.connect()
-
-    def connect(self, remote: str = "1.1.1.1") -> Self:
-        """Begin a connection, to an empty store a second later."""
-        super().connect(remote)
-        self._unread = b""
-        self._is_passing = False
-        if self._commands is not None:
-            self._commands.connect(remote, **self._permissions())
-        return self
-
-    @property
-    def buffered(self) -> int:
-        """How many bytes of memory the input takes."""
-        return super().buffered + len(self._unread)
-
-    def _permissions(self) -> dict[str, bool]:
-        names = ("may_read", "may_write", "wants_credentials")
-        return {name: getattr(self.session, name) for name in names}
-
-    def ask(self, *pieces: bytes) -> bytes:
-        """Send pieces; return the replies."""
-        replies = b""
-        commands = self._commands
-        assert commands is not None
-        for piece in filter(None, pieces):
-            if self.decoder is None:
-                self.decoder = self.decoder_for(piece)
-            self._unread += piece
-            self.session.renew(self.service.access)
-            commands.allow(**self._permissions())
-            replies += self._run(commands, self.decoder)
-            if self.is_closed:
-                self._unread = b""
-        commands.take()
-        return replies
-
-    def _run(self, commands: Commands, decoder: Decoder) -> bytes:
-        """Let the commands in C and Python use what is unread."""
-        replies = b""
-        needed = 1
-        while len(self._unread) >= needed and not self.is_closed:
-            if self._is_passing:
-                replies += self._pass(commands, decoder)
-                continue
-            step, used, prefix = commands.execute(self._unread)
-            self._unread = self._unread[used:]
-            if step == _COLD:
-                commands.read_cold()
-            elif step == _MORE:
-                needed = commands.needed()
-                assert needed > len(self._unread)
-            elif step == _PASS:
-                self._is_passing = True
-                replies += commands.replies() + self._execute(decoder, prefix)
-                self.passed += 1
-            elif step == _FLUSH:
-                full = commands.replies()
-                assert full
-                replies += full
-        return replies + commands.replies()
-
-    def _pass(self, commands: Commands, decoder: Decoder) -> bytes:
-        """Pass a little; Python is done when it holds nothing."""
-        if self._unread[0] == 0x80:
-            head = self._unread[:24]
-            size = 24 + (wire.HEADER.unpack(head)[6] if len(head) == 24 else 0)
-        else:
-            size = (self._unread.find(b"\n") + 1) or len(self._unread)
-        data, self._unread = self._unread[:size], self._unread[size:]
-        replies = self._execute(decoder, data)
-        self._is_passing = not decoder.is_empty
-        commands.allow(**self._permissions())
-        return replies

@@ -20,9 +20,6 @@ Commands = _native.Commands
 Copies = _native.Copies
 Gate = _native.Gate
 HotClient = _native.HotClient
-# A number of the connection; the bytes to execute, None: it has ended; whether these are of
-# the binary protocol; and the address of the client.
-Job = tuple[int, bytes | None, bool, str]
 Marks = _native.Marks
 MemcacheLoops = _native.MemcacheLoops
 Parts = _native.Parts

@@ -261,7 +261,7 @@ class MemcacheLoops:
     """
     The threads that have the connections of memcached clients; see mc_loop.h.
 
-    One thread calls `next_job` and `finish_job`, any thread the others.
+    One thread calls `serve_call`, any thread the others.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class MemcacheLoops:
         Prepare; nothing is accepted before `start`.
 
         Args:
-            facts: For the commands that are not passed.
+            facts: What the commands use.
             log: Is told what is to be logged.
             readers: The threads that read records which are not in memory.
             listening: Descriptor of the socket, open until `drain` has returned.
@@ -293,7 +293,7 @@ class MemcacheLoops:
             MemoryError: There is no memory, or no descriptor.
         """
 
-    has_ended: bool  # There will be no job.
+    has_ended: bool  # There will be no call.
 
     def start(self) -> None:
         """
@@ -303,51 +303,11 @@ class MemcacheLoops:
             MemoryError: There are none.
         """
 
-    def next_job(self, timeout: float) -> tuple[int, bytes | None, bool, str] | None:
-        """
-        Wait for a job; below 0: without a limit. None: there is none.
+    def serve_call(self, timeout: float) -> None:
+        """Wait for a command that may take long, and execute it; below 0: no limit."""
 
-        Returns:
-            A number of the connection; the bytes to execute, None: it has ended; whether
-            these are of the binary protocol; and the address of the client.
-        """
-
-    def finish_job(
-        self,
-        replies: bytes,
-        rest: bytes,
-        held: int,
-        *,
-        has_executed: bool,
-        has_more: bool,
-        keeps: bool,
-        closes: bool,
-        has_token: bool,
-        may_read: bool,
-        may_write: bool,
-        wants_credentials: bool,
-    ) -> None:
-        """
-        Hand back the last job, unless its connection has ended.
-
-        Args:
-            replies: To be sent.
-            rest: The bytes that are not executed.
-            held: How many bytes are kept.
-            has_executed: A command was executed.
-            has_more: There are more commands, to be executed when the replies are sent.
-            keeps: What is kept is the beginning of what follows.
-            closes: The connection is to be closed when the replies are sent.
-            has_token: The client has given a token, with which it may do the following.
-            may_read: Whether it may read.
-            may_write: Whether it may write.
-            wants_credentials: Whether it has to give a token first.
-        """
-
-    def change(
-        self, *, may_read: bool, may_write: bool, wants_credentials: bool, slow_ns: int
-    ) -> None:
-        """Let clients without a token do this, and let these commands be told."""
+    def change(self, *, slow_ns: int) -> None:
+        """Let the tokens of the service be in effect, and let these commands be told."""
 
     def drain(self, seconds: float) -> None:
         """Accept no connection, answer what has arrived, close; all after a time."""
@@ -377,24 +337,21 @@ class Marks:
     def get(self, version: int) -> int | None:
         """Return the number of a version; None if it has none."""
 
-    def move(self, old: int, new: int) -> None:
-        """Mark a version like another, if that is marked."""
-
 class CommandFacts:
-    """What commands of the memcached protocol use, and what learns of them in Python."""
+    """What commands of the memcached protocol use, and what Python answers and learns."""
 
     def __init__(
         self,
-        executor: object,
+        service: object,
         stats: object,
         log: object,
         sample: Callable[[bytes], None],
     ) -> None:
         """
-        Use the cache of an executor, whose store is open, and its limits.
+        Use the cache of a service, whose store is open, and its limits.
 
         Args:
-            executor: An `Executor`, for the commands that are passed.
+            service: A `Service`, which answers what commands ask.
             stats: A `CommandStats`.
             log: A `CommandLog`.
             sample: Gets one key in 64 of those that were read.
@@ -410,27 +367,20 @@ class Commands:
     def __init__(self, facts: CommandFacts, room: int) -> None:
         """Have room for so many bytes of replies."""
 
-    def connect(
-        self, remote: str, *, may_read: bool, may_write: bool, wants_credentials: bool
-    ) -> None:
+    def connect(self, remote: str) -> None:
         """Begin a connection."""
 
-    def allow(
-        self, *, may_read: bool, may_write: bool, wants_credentials: bool
-    ) -> None:
-        """Change what its client may do."""
+    def allow(self) -> None:
+        """Let the tokens of the service be in effect."""
 
-    def execute(self, data: bytes) -> tuple[int, int, bytes]:
-        """
-        Execute the next command.
+    def execute(self, data: bytes) -> tuple[int, int]:
+        """Execute the next command; return the `vc_mc_step`, and how much was used."""
 
-        Returns:
-            Which `vc_mc_step` it was, how many bytes were used, and what is passed before
-            the others.
-        """
+    def call(self, data: bytes) -> tuple[int, int, bytes]:
+        """Execute a command that may take long; return its reply, too."""
 
-    def needed(self) -> int:
-        """Return how many bytes are needed to go on."""
+    needed: int  # How many bytes are needed to go on.
+    closes: bool  # The connection is to be closed.
 
     def replies(self) -> bytes:
         """Return the replies since the last call."""

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from volcache.store._core.core cimport (
-    vc_clock, vc_core, vc_core_functions, vc_lookup, vc_record,
+    vc_clock, vc_core, vc_core_functions, vc_lookup, vc_put, vc_record,
 )
 
 
@@ -221,13 +221,58 @@ cdef extern from "marks.h" nogil:
 cdef extern from "memcache.h" nogil:
     enum: VC_MC_NAMES
     enum: VC_MC_RESULTS
+    enum: VC_MC_TOKEN_BYTES
+    enum: VC_MC_TOKENS_MAX
+    enum: VC_MC_OUT_BYTES_MIN
     ctypedef enum vc_mc_step: pass
+    ctypedef enum vc_mc_result:
+        VC_MC_HIT
+        VC_MC_MISS
+        VC_MC_STORED
+        VC_MC_NOT_FOUND
+        VC_MC_DELETED
+        VC_MC_OK
+        VC_MC_AUTHENTICATED
+        VC_MC_DENIED
+        VC_MC_UNAUTHORIZED
+        VC_MC_FORBIDDEN
+        VC_MC_TOO_LARGE
+        VC_MC_FAILED
     const char **vc_mc_names
     const char **vc_mc_results
     ctypedef struct vc_mc_clocks:
         int64_t (*store_us)(void *context) noexcept
         int64_t (*machine_us)(void *context) noexcept
         void *context
+    ctypedef struct vc_mc_rights:
+        bint may_read, may_write, wants_credentials
+    ctypedef struct vc_mc_token:
+        uint8_t *token
+        vc_mc_rights rights
+    ctypedef struct vc_mc_access:
+        vc_mc_rights rights
+        unsigned count
+        vc_mc_token *tokens
+    ctypedef enum vc_mc_question:
+        VC_MC_ASK_GET
+        VC_MC_ASK_STAT
+        VC_MC_ASK_PUT
+        VC_MC_ASK_TOUCH
+        VC_MC_ASK_DELETE
+        VC_MC_ASK_FLUSH
+        VC_MC_ASK_STATS
+        VC_MC_ASK_CONFIG
+        VC_MC_ASK_TOKEN
+    ctypedef struct vc_mc_asked:
+        vc_mc_question question
+        const char *remote
+        vc_text key, value, text
+        const vc_put *put
+        int64_t exptime
+        vc_record record
+        bint is_copy, is_broken
+        vc_mc_rights rights
+        uint8_t *token
     ctypedef struct vc_mc_config:
         vc_core *core
         const vc_core_functions *functions
@@ -241,28 +286,25 @@ cdef extern from "memcache.h" nogil:
         void (*on_events)(void *context) noexcept
         void *context
         void (*on_due)(void *due_context) noexcept
+        vc_mc_result (*ask)(void *due_context, vc_mc_asked *asked) noexcept
         void *due_context
-    ctypedef struct vc_mc_rights:
-        bint may_read, may_write, wants_credentials
     ctypedef struct vc_mc_stream:
-        vc_mc_rights rights
-        bint is_known, is_binary
         const char *remote
-        size_t needed, prefix_length, key_length
-        char *prefix
+        bint closes
+        size_t needed, key_length
         vc_lookup at
         uint8_t *key
     ctypedef struct vc_mc_out:
         char *at
         size_t used, room
     ctypedef struct vc_mc_counts:
-        vc_durations commands[15][9]
+        vc_durations commands[VC_MC_NAMES][VC_MC_RESULTS]
         vc_durations reads, writes
-        uint64_t absent, evicted
+        uint64_t absent, evicted, expired
     ctypedef struct vc_mc_event:
         uint32_t length, key_length
         int name, result
-        bint is_sampled, is_hot, has_record
+        bint is_sampled, is_hot, has_record, is_copy, wants_read, has_token
         int64_t started_ns, took_ns, read_ns, write_ns
         uint64_t offset, size, expires_ms, bytes
         uint16_t volume
@@ -273,5 +315,6 @@ cdef extern from "memcache.h" nogil:
     void vc_mc_free(vc_mc *mc)
     vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
                              size_t *used, vc_mc_out *out)
+    void vc_mc_allow(vc_mc_stream *stream, const vc_mc_access *access)
     void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts)
     const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length)

@@ -4,37 +4,92 @@ enum {
     REQUEST = 0x80,
     RESPONSE = 0x81,
     HEADER_BYTES = 24,
-    NOT_FOUND = 1,
-    EXISTS = 2,
-    QUIET = 1,              /* answered only if there is something to say */
-    WITH_KEY = 2,           /* returns the key */
+    QUIT = 0x07, QUIT_QUIETLY = 0x17, VERSION = 0x0B, VERBOSITY = 0x1B,
+    SASL_AUTH = 0x21,
+    /* memcached accepts no longer name of a mechanism; a user and a token are shorter. */
+    MECHANISM_BYTES_MAX = 32,
+    CREDENTIALS_BYTES_MAX = 4096,
 };
+/* An arithmetic request with this time does not store the initial number. */
+static const uint64_t NO_INITIAL = 0xFFFFFFFF;
 
-/* The opcodes that are executed here; all others have no form. */
+typedef enum {
+    OK = 0, NOT_FOUND = 1, EXISTS = 2, TOO_LARGE = 3, INVALID = 4, NOT_STORED = 5, NON_NUMERIC = 6,
+    AUTH_FAILURE = 0x20, AUTH_CONTINUE = 0x21, UNKNOWN = 0x81, OUT_OF_MEMORY = 0x82,
+} status;
+
+/* What a request of an opcode consists of. `kind`: see below. */
 typedef struct {
-    bool is_plain;
     vc_mc_name name;
     vc_mc_action action;
-    uint8_t extras;
-    bool has_key;
+    uint8_t extras, fewer_extras;   /* sizes that are right */
+    bool is_known, has_key, may_have_key, has_value;
     uint8_t kind;
 } form;
 
-static const form FORMS[] = {
-    [0x00] = {true, VC_MC_GET, VC_MC_READ, 0, true, 0},
-    [0x01] = {true, VC_MC_SET, VC_MC_WRITE, 8, true, 0},
-    [0x02] = {true, VC_MC_ADD, VC_MC_WRITE, 8, true, 0},
-    [0x03] = {true, VC_MC_REPLACE, VC_MC_WRITE, 8, true, 0},
-    [0x04] = {true, VC_MC_DELETE, VC_MC_REMOVE, 0, true, 0},
-    [0x09] = {true, VC_MC_GET, VC_MC_READ, 0, true, QUIET},
-    [0x0A] = {true, VC_MC_NOOP, VC_MC_NOTHING, 0, false, 0},
-    [0x0C] = {true, VC_MC_GET, VC_MC_READ, 0, true, WITH_KEY},
-    [0x0D] = {true, VC_MC_GET, VC_MC_READ, 0, true, QUIET | WITH_KEY},
-    [0x11] = {true, VC_MC_SET, VC_MC_WRITE, 8, true, QUIET},
-    [0x12] = {true, VC_MC_ADD, VC_MC_WRITE, 8, true, QUIET},
-    [0x13] = {true, VC_MC_REPLACE, VC_MC_WRITE, 8, true, QUIET},
-    [0x14] = {true, VC_MC_DELETE, VC_MC_REMOVE, 0, true, QUIET},
+enum {
+    QUIET = 1,              /* a success is not answered, of a read: a miss */
+    WITH_KEY = 2,           /* the key is returned */
 };
+
+#define READING(extras, kind) {VC_MC_GET, VC_MC_READ, extras, extras, true, true, false, false, kind}
+#define TOUCHING(kind) {VC_MC_GAT, VC_MC_READ, 4, 4, true, true, false, false, kind}
+#define PUTTING(name, extras, kind) \
+    {name, VC_MC_WRITE, extras, extras, true, true, false, true, kind}
+#define COUNTING(name, kind) {name, VC_MC_COUNT, 20, 20, true, true, false, false, kind}
+#define REMOVING(kind) {VC_MC_DELETE, VC_MC_REMOVE, 0, 0, true, true, false, false, kind}
+#define FLUSHING(kind) {VC_MC_FLUSH_ALL, VC_MC_FLUSHING, 4, 0, true, false, false, false, kind}
+#define ANSWERING(name, extras, kind) \
+    {name, VC_MC_ANSWERING, extras, 0, true, false, false, false, kind}
+#define LOGIN(has_key) {VC_MC_AUTH, VC_MC_LOGIN, 0, 0, true, has_key, false, has_key, 0}
+
+static const form FORMS[] = {
+    [0x00] = READING(0, 0),
+    [0x01] = PUTTING(VC_MC_SET, 8, 0),
+    [0x02] = PUTTING(VC_MC_ADD, 8, 0),
+    [0x03] = PUTTING(VC_MC_REPLACE, 8, 0),
+    [0x04] = REMOVING(0),
+    [0x05] = COUNTING(VC_MC_INCR, 0),
+    [0x06] = COUNTING(VC_MC_DECR, 0),
+    [QUIT] = ANSWERING(VC_MC_QUIT, 0, 0),
+    [0x08] = FLUSHING(0),
+    [0x09] = READING(0, QUIET),
+    [0x0A] = ANSWERING(VC_MC_NOOP, 0, 0),
+    [VERSION] = ANSWERING(VC_MC_VERSION, 0, 0),
+    [0x0C] = READING(0, WITH_KEY),
+    [0x0D] = READING(0, QUIET | WITH_KEY),
+    [0x0E] = PUTTING(VC_MC_APPEND, 0, 0),
+    [0x0F] = PUTTING(VC_MC_PREPEND, 0, 0),
+    [0x10] = {VC_MC_STATS, VC_MC_REPORT, 0, 0, true, false, true, false, 0},
+    [0x11] = PUTTING(VC_MC_SET, 8, QUIET),
+    [0x12] = PUTTING(VC_MC_ADD, 8, QUIET),
+    [0x13] = PUTTING(VC_MC_REPLACE, 8, QUIET),
+    [0x14] = REMOVING(QUIET),
+    [0x15] = COUNTING(VC_MC_INCR, QUIET),
+    [0x16] = COUNTING(VC_MC_DECR, QUIET),
+    [QUIT_QUIETLY] = ANSWERING(VC_MC_QUIT, 0, QUIET),
+    [0x18] = FLUSHING(QUIET),
+    [0x19] = PUTTING(VC_MC_APPEND, 0, QUIET),
+    [0x1A] = PUTTING(VC_MC_PREPEND, 0, QUIET),
+    [VERBOSITY] = ANSWERING(VC_MC_VERBOSITY, 4, 0),
+    [0x1C] = {VC_MC_TOUCH, VC_MC_TOUCHING, 4, 4, true, true, false, false, 0},
+    [0x1D] = TOUCHING(0),
+    [0x1E] = TOUCHING(QUIET),
+    [0x20] = LOGIN(false),
+    [SASL_AUTH] = LOGIN(true),
+    [0x22] = LOGIN(true),
+    [0x23] = TOUCHING(WITH_KEY),
+    [0x24] = TOUCHING(QUIET | WITH_KEY),
+};
+static const form NO_FORM = {.name = VC_MC_UNKNOWN};
+
+/* The header of a request. */
+typedef struct {
+    uint8_t opcode;
+    const form *form;
+    uint64_t extras, key, body, value;
+    bool is_whole;          /* the body has room for extras and key */
+} header;
 
 /* Numbers have their highest byte first. */
 static uint64_t number_at(const char *at, unsigned bytes) {
@@ -48,52 +103,183 @@ static char *put_number(char *to, uint64_t number, unsigned bytes) {
     return to + bytes;
 }
 
-vc_mc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
-                              size_t length, vc_mc_command *command) {
-    if ((uint8_t)data[0] != REQUEST) return VC_MC_PASS;
-    stream->needed = HEADER_BYTES;
-    if (length < HEADER_BYTES) return VC_MC_MORE;
-    uint8_t opcode = (uint8_t)data[1], extras = (uint8_t)data[4];
-    uint64_t key = number_at(data + 2, 2), body = number_at(data + 8, 4);
-    if (opcode >= sizeof(FORMS) / sizeof(*FORMS) || !FORMS[opcode].is_plain) return VC_MC_PASS;
-    const form *is = &FORMS[opcode];
-    if (extras != is->extras || (key != 0) != is->has_key || key > VC_MC_KEY_BYTES)
-        return VC_MC_PASS;
-    uint64_t value = body - extras - key; /* Very large if the body is smaller than its parts. */
-    if (value > (is->action == VC_MC_WRITE ? config->value_size : 0)) return VC_MC_PASS;
-    stream->needed = HEADER_BYTES + body;
-    if (length < stream->needed) return VC_MC_MORE;
-    const char *at = data + HEADER_BYTES;
-    *command = (vc_mc_command){
-        .name = is->name,
-        .action = is->action,
-        .used = stream->needed,
-        .key = {at + extras, key},
-        .value = {at + extras + key, value},
-        .flags = extras ? (uint32_t)number_at(at, 4) : 0,
-        .exptime = extras ? (int64_t)number_at(at + 4, 4) : 0,
-        .wants_value = true,
-        .mode = is->name,
-        .cas = number_at(data + 16, 8),
-        .form = VC_MC_BINARY,
-        .opcode = opcode,
-    };
-    memcpy(command->opaque, data + 12, 4);
-    /* As in memcached: whatever the request is. */
-    if (command->cas && is->action == VC_MC_WRITE) {
-        command->name = VC_MC_CAS;
-        command->mode = VC_MC_SET;
-    }
+static vc_mc_step answer(vc_mc_command *command, status code, const char *text) {
+    command->action = VC_MC_ANSWERING;
+    command->status = code;
+    command->answer = text;
+    command->is_error = code && code != AUTH_CONTINUE;
     return VC_MC_NEXT;
 }
 
+/* --- Requests ----------------------------------------------------------------------------- */
+
+/* What comes is no request, and cannot be answered. */
+static vc_mc_step close_silently(size_t length, vc_mc_command *command) {
+    *command = (vc_mc_command){
+        .name = VC_MC_UNKNOWN,
+        .action = VC_MC_ANSWERING,
+        .form = VC_MC_BINARY,
+        .used = length,
+        .is_error = true,
+        .closes = true,
+    };
+    return VC_MC_NEXT;
+}
+
+/* Answer a request that is not as it should be. */
+static vc_mc_step refuse(const header *is, size_t length, vc_mc_command *command) {
+    bool is_unknown = is->form == &NO_FORM;
+    if (is_unknown && is->is_whole && is->key <= VC_MC_KEY_BYTES) {
+        command->used = HEADER_BYTES;
+        command->skipped = is->body;
+        return answer(command, UNKNOWN, "Unknown command");
+    }
+    command->used = length;
+    command->closes = true;
+    return is->is_whole ? answer(command, INVALID, "Invalid arguments")
+                        : answer(command, UNKNOWN, "Unknown command");
+}
+
+/* Whether the message is "who acts NUL who that is NUL the proof"; the user may be any. */
+static bool find_token(vc_mc_command *command) {
+    vc_text from = command->value;
+    const char *first = memchr(from.at, 0, from.length), *end = from.at + from.length;
+    const char *second = first ? memchr(first + 1, 0, (size_t)(end - first - 1)) : NULL;
+    if (!second || memchr(second + 1, 0, (size_t)(end - second - 1))) return false;
+    command->value = (vc_text){second + 1, (size_t)(end - second - 1)};
+    return true;
+}
+
+/* Answer a step of SASL: the list of mechanisms, the first or the second message. */
+static vc_mc_step parse_login(vc_mc_stream *stream, vc_mc_command *command) {
+    vc_text mechanism = command->key;
+    bool is_first = command->opcode == SASL_AUTH;
+    bool is_plain = mechanism.length == 5 && !strncasecmp(mechanism.at, "PLAIN", 5);
+    bool is_right = is_first ? is_plain : stream->is_sasl_step;
+    command->key.length = 0;
+    stream->has_sasl = stream->has_sasl || stream->rights.wants_credentials;
+    if (!stream->has_sasl) return answer(command, UNKNOWN, "Unknown command");
+    if (!mechanism.length) return answer(command, OK, "PLAIN");
+    if (mechanism.length > MECHANISM_BYTES_MAX)
+        return answer(command, INVALID, "Invalid arguments");
+    if (command->is_too_large || command->value.length > CREDENTIALS_BYTES_MAX)
+        return answer(command, OUT_OF_MEMORY, "Out of memory");
+    command->is_sasl_step = is_first && is_plain && !command->value.length;
+    if (command->is_sasl_step) return answer(command, AUTH_CONTINUE, "");
+    if (is_right && find_token(command)) return VC_MC_NEXT;
+    return answer(command, AUTH_FAILURE, "Auth failure.");
+}
+
+/* Read the numbers in the extras. */
+static void read_extras(const header *is, const char *at, vc_mc_command *command) {
+    if (is->form->action == VC_MC_COUNT) {
+        command->delta = number_at(at, 8);
+        command->initial = number_at(at + 8, 8);
+        command->initial_exptime = (int64_t)number_at(at + 16, 4);
+        command->creates = number_at(at + 16, 4) != NO_INITIAL;
+        command->is_decrement = is->form->name == VC_MC_DECR;
+    } else if (is->extras == 8) {
+        command->flags = (uint32_t)number_at(at, 4);
+        command->exptime = (int64_t)number_at(at + 4, 4);
+    } else if (is->extras == 4) {
+        command->exptime = (int64_t)number_at(at, 4);
+        command->has_exptime = is->form->action == VC_MC_READ;
+    }
+}
+
+/* Let a command be what its form is. */
+static vc_mc_step finish(const header *is, vc_mc_stream *stream, vc_mc_command *command) {
+    bool is_edit = is->form->name == VC_MC_APPEND || is->form->name == VC_MC_PREPEND;
+    switch (is->form->action) {
+    case VC_MC_WRITE:
+        /* As in memcached: whatever the request is. */
+        if (!command->cas || is_edit || command->is_too_large) return VC_MC_NEXT;
+        command->name = VC_MC_CAS;
+        command->mode = VC_MC_SET;
+        return VC_MC_NEXT;
+    case VC_MC_LOGIN:
+        return parse_login(stream, command);
+    case VC_MC_REPORT:
+        command->value = command->key;
+        command->key.length = 0;
+        return VC_MC_NEXT;
+    case VC_MC_ANSWERING:
+        command->closes = is->form->name == VC_MC_QUIT;
+        if (is->form->kind & QUIET) return VC_MC_NEXT;
+        return answer(command, OK, is->opcode == VERSION ? "1.6.18" : "");
+    default:
+        return VC_MC_NEXT;
+    }
+}
+
+/* Find out whether a header is as its opcode needs it. */
+static bool read_header(const char *data, header *is) {
+    is->opcode = (uint8_t)data[1];
+    is->key = number_at(data + 2, 2);
+    is->extras = (uint8_t)data[4];
+    is->body = number_at(data + 8, 4);
+    is->is_whole = is->key + is->extras <= is->body;
+    is->value = is->is_whole ? is->body - is->key - is->extras : 0;
+    bool is_known = is->opcode < sizeof(FORMS) / sizeof(*FORMS) && FORMS[is->opcode].is_known;
+    is->form = is_known ? &FORMS[is->opcode] : &NO_FORM;
+    const form *right = is->form;
+    bool has_key = is->key != 0;
+    return is_known && is->is_whole && (has_key == right->has_key || right->may_have_key) &&
+           is->key <= VC_MC_KEY_BYTES &&
+           (is->extras == right->extras || is->extras == right->fewer_extras) &&
+           (!is->value || right->has_value);
+}
+
+vc_mc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+                              size_t length, vc_mc_command *command) {
+    header is;
+    command->used = 0;
+    stream->needed = 1;
+    if (stream->skipped) {
+        size_t count = stream->skipped < length ? (size_t)stream->skipped : length;
+        stream->skipped -= count;
+        command->used = count;
+        return VC_MC_MORE;
+    }
+    if ((uint8_t)data[0] != REQUEST) return close_silently(length, command);
+    stream->needed = HEADER_BYTES;
+    if (length < HEADER_BYTES) return VC_MC_MORE;
+    bool is_right = read_header(data, &is);
+    bool is_too_large = is.value > config->value_size;
+    size_t end = HEADER_BYTES + is.extras + is.key + (is_too_large ? 0 : is.value);
+    stream->needed = end;
+    if (is_right && length < end) return VC_MC_MORE;
+    const char *at = data + HEADER_BYTES;
+    *command = (vc_mc_command){
+        .name = is.form->name,
+        .action = is.form->action,
+        .mode = is.form->name,
+        .used = end,
+        .cas = number_at(data + 16, 8),
+        .known_cas = VC_MC_NO_VERSION,
+        .form = VC_MC_BINARY,
+        .wants_value = true,
+        .opcode = is.opcode,
+        .is_too_large = is_too_large,
+    };
+    memcpy(command->opaque, data + 12, 4);
+    if (!is_right) return refuse(&is, length, command);
+    command->key = (vc_text){at + is.extras, is.key};
+    command->value = (vc_text){at + is.extras + is.key, is_too_large ? 0 : is.value};
+    command->skipped = is_too_large ? is.value : 0;
+    read_extras(&is, at, command);
+    return finish(&is, stream, command);
+}
+
+/* --- Responses ---------------------------------------------------------------------------- */
+
 /* Write a response whose parts before the value are given; the value is there already, or is
  * moved from where it is. */
-static void respond(const vc_mc_command *command, vc_mc_out *out, unsigned status, uint64_t cas,
+static void respond(const vc_mc_command *command, vc_mc_out *out, unsigned code, uint64_t cas,
                     vc_text key, const uint32_t *flags, vc_text body) {
     unsigned extras = flags ? 4 : 0;
     char *start = out->at + out->used, *to = start + HEADER_BYTES + extras + key.length;
-    memmove(to, body.at, body.length);
+    if (body.length) memmove(to, body.at, body.length);
     out->used += HEADER_BYTES + extras + key.length + body.length;
     to = start;
     *to++ = (char)RESPONSE;
@@ -101,48 +287,118 @@ static void respond(const vc_mc_command *command, vc_mc_out *out, unsigned statu
     to = put_number(to, key.length, 2);
     *to++ = (char)extras;
     *to++ = 0;
-    to = put_number(to, status, 2);
+    to = put_number(to, code, 2);
     to = put_number(to, extras + key.length + body.length, 4);
     to = vc_mc_copy(to, command->opaque, 4);
     to = put_number(to, cas, 8);
     if (flags) to = put_number(to, *flags, 4);
-    memcpy(to, key.at, key.length);
+    if (key.length) memcpy(to, key.at, key.length);
 }
 
-static void fail(const vc_mc_command *command, vc_mc_out *out, unsigned status) {
-    static const char MISSING[] = "Not found", THERE[] = "Data exists for key.";
-    vc_text none = {"", 0};
-    vc_text text = status == NOT_FOUND ? (vc_text){MISSING, sizeof(MISSING) - 1}
-                                       : (vc_text){THERE, sizeof(THERE) - 1};
-    respond(command, out, status, 0, none, NULL, text);
+static const vc_text NONE = {"", 0};
+
+static void respond_text(const vc_mc_command *command, vc_mc_out *out, unsigned code,
+                         const char *text) {
+    respond(command, out, code, 0, NONE, NULL, (vc_text){text, strlen(text)});
+}
+
+/* Answer a result that is no success, as memcached does. */
+static void fail(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_mc_out *out) {
+    static const char *const MISSING = "Not found", *const THERE = "Data exists for key.";
+    vc_text text = outcome->text;
+    switch (vc_mc_shown(command, outcome->result)) {
+    case VC_MC_MISS:
+    case VC_MC_NOT_FOUND:
+        respond_text(command, out, NOT_FOUND, MISSING);
+        return;
+    case VC_MC_EXISTS:
+        respond_text(command, out, EXISTS, THERE);
+        return;
+    case VC_MC_NOT_STORED:
+        if (command->mode == VC_MC_ADD) respond_text(command, out, EXISTS, THERE);
+        else if (command->mode == VC_MC_REPLACE) respond_text(command, out, NOT_FOUND, MISSING);
+        else respond_text(command, out, NOT_STORED, "Not stored.");
+        return;
+    case VC_MC_TOO_LARGE:
+        respond_text(command, out, TOO_LARGE, "Too large.");
+        return;
+    case VC_MC_BAD_KEY:
+        respond_text(command, out, INVALID, "Invalid arguments");
+        return;
+    case VC_MC_NON_NUMERIC:
+        respond_text(command, out, NON_NUMERIC,
+                     "Non-numeric server-side value for incr or decr");
+        return;
+    case VC_MC_FAILED:
+        if (text.length > VC_MC_TEXT_BYTES_MAX) text.length = VC_MC_TEXT_BYTES_MAX;
+        if (!text.length) text = (vc_text){"Out of memory", 13};
+        respond(command, out, OUT_OF_MEMORY, 0, NONE, NULL, text);
+        return;
+    default: /* For want of a right. */
+        respond_text(command, out, AUTH_FAILURE, "Auth failure.");
+    }
+}
+
+/* Answer lines "STAT name text" with a response for each, and an empty one after the last. */
+static void report(const vc_mc_command *command, vc_text lines, vc_mc_out *out) {
+    const char *at = lines.at, *end = lines.at + lines.length;
+    while (at < end) {
+        const char *name = (const char *)memchr(at, ' ', (size_t)(end - at)) + 1;
+        const char *text = (const char *)memchr(name, ' ', (size_t)(end - name)) + 1;
+        const char *stop = memchr(text, '\r', (size_t)(end - text));
+        respond(command, out, OK, 0, (vc_text){name, (size_t)(text - 1 - name)}, NULL,
+                (vc_text){text, (size_t)(stop - text)});
+        at = stop + 2;
+    }
+    respond(command, out, OK, 0, NONE, NULL, NONE);
+}
+
+/* Answer a success, except a hit. */
+static void succeed(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_mc_out *out) {
+    char digits[8];
+    uint64_t cas = outcome->has_record ? outcome->record.stored_us : 0;
+    if (outcome->result == VC_MC_TOUCHED) {
+        respond(command, out, OK, cas, NONE, &outcome->record.flags, NONE);
+    } else if (command->action == VC_MC_REPORT) {
+        report(command, outcome->text, out);
+    } else if (command->action == VC_MC_COUNT) {
+        put_number(digits, outcome->number, 8);
+        respond(command, out, OK, cas, NONE, NULL, (vc_text){digits, 8});
+    } else if (outcome->result == VC_MC_AUTHENTICATED) {
+        respond_text(command, out, OK, "Authenticated");
+    } else {
+        respond(command, out, OK, cas, NONE, NULL, NONE);
+    }
 }
 
 void vc_mc_reply_binary(const vc_mc_command *command, const vc_mc_outcome *outcome,
                         vc_mc_out *out) {
-    uint8_t kind = FORMS[command->opcode].kind;
+    bool is_known = command->opcode < sizeof(FORMS) / sizeof(*FORMS);
+    uint8_t kind = is_known ? FORMS[command->opcode].kind : 0;
     const vc_record *record = &outcome->record;
-    vc_text none = {"", 0}, key = kind & WITH_KEY ? command->key : none;
+    vc_text key = kind & WITH_KEY ? command->key : NONE;
+    if (command->action == VC_MC_ANSWERING) {
+        if (command->answer) respond_text(command, out, command->status, command->answer);
+        return;
+    }
     switch (outcome->result) {
     case VC_MC_HIT:
-        respond(command, out, 0, record->stored_us, key, &record->flags,
+        respond(command, out, OK, record->stored_us, key, &record->flags,
                 (vc_text){(const char *)outcome->value, record->length});
         return;
     case VC_MC_MISS:
         if (kind & QUIET) return;
-        if (kind & WITH_KEY) respond(command, out, NOT_FOUND, 0, key, NULL, none);
-        else fail(command, out, NOT_FOUND);
+        if (kind & WITH_KEY) respond(command, out, NOT_FOUND, 0, key, NULL, NONE);
+        else fail(command, outcome, out);
         return;
-    case VC_MC_NOT_FOUND:
-        fail(command, out, NOT_FOUND);
-        return;
-    case VC_MC_EXISTS:
-        fail(command, out, EXISTS);
-        return;
-    case VC_MC_NOT_STORED:
-        fail(command, out, command->mode == VC_MC_ADD ? EXISTS : NOT_FOUND);
+    case VC_MC_STORED:
+    case VC_MC_DELETED:
+    case VC_MC_TOUCHED:
+    case VC_MC_OK:
+    case VC_MC_AUTHENTICATED:
+        if (!(kind & QUIET)) succeed(command, outcome, out);
         return;
     default:
-        if (kind & QUIET) return;
-        respond(command, out, 0, outcome->has_record ? record->stored_us : 0, none, NULL, none);
+        fail(command, outcome, out);
     }
 }

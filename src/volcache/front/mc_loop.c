@@ -57,9 +57,9 @@ typedef struct peer {
     bool watches_room;
     bool wants_more;        /* the command in `input` is not whole */
     bool has_progress;      /* a command was executed since it was last counted */
-    bool is_known;          /* to Python */
+    bool calls;             /* another thread is to execute the next command */
+    bool is_timed;          /* something is held, or is to come */
     _Atomic bool is_doomed; /* to be closed when it is no longer busy */
-    vc_mc_done python;      /* what Python has said last; `has_more` also if it is to begin */
     unsigned generation;    /* of the settings that `stream` has */
     vc_mc_stream stream;
     vc_job read;
@@ -83,8 +83,8 @@ struct loop {
     vc_mc *mc;
     pthread_t thread;
     int epoll, wakeup;
-    peers peers;            /* of those that hold bytes, the last one has made progress last */
-    unsigned holding;       /* how many these are */
+    peers peers;            /* of those that are timed, the last one has made progress last */
+    unsigned timed;         /* how many these are */
     queue ready;
     vc_job_owner reads;
     unsigned cold;          /* reads that are to be done */
@@ -109,9 +109,10 @@ struct vc_mc_server {
     unsigned count;
     vc_mc_figures figures;  /* changed atomically */
     pthread_mutex_t mutex;
-    pthread_cond_t jobs_changed, answered;
-    queue jobs;
-    peer *current;          /* the connection of the job that Python has */
+    pthread_cond_t calls_changed, answered;
+    queue calls;
+    vc_mc *waiting;         /* executes them */
+    _Atomic int64_t call_ns;            /* when the present one has begun; 0: there is none */
     unsigned running;       /* loops */
     unsigned turn;          /* which loop gets the next connection */
     vc_mc_settings settings;
@@ -141,13 +142,6 @@ static void hand_back(peer *p) {
     wake(p->loop);
 }
 
-static void add_job(vc_mc_server *server, peer *p) {
-    lock(server);
-    STAILQ_INSERT_TAIL(&server->jobs, p, next);
-    pthread_cond_signal(&server->jobs_changed);
-    unlock(server);
-}
-
 static peer *take_first(queue *from) {
     peer *p = STAILQ_FIRST(from);
     if (p) STAILQ_REMOVE_HEAD(from, next);
@@ -173,22 +167,16 @@ static void tell(void *context) {
 /* --- The end of a connection ------------------------------------------------------------- */
 
 static void forget(loop *l, peer *p) {
-    if (p->held) l->holding--;
+    if (p->is_timed) l->timed--;
     add(&l->server->figures.held, -(int64_t)p->held);
     p->held = 0;
+    p->is_timed = false;
 }
 
 static void free_peer(peer *p) {
     free(p->input);
     free(p->unsent);
     free(p);
-}
-
-/* Free a connection that is closed; if Python knows it, when that has forgotten it. */
-static void dispose(peer *p) {
-    p->is_doomed = false;
-    if (p->is_known) add_job(p->loop->server, p);
-    else free_peer(p);
 }
 
 /* Close a connection. One that another thread has, or that is in the queue for a turn, is freed
@@ -203,7 +191,7 @@ static void close_peer(loop *l, peer *p) {
     close(p->fd);
     p->fd = -1;
     add(&l->server->figures.open, -1);
-    if (p->phase != READY) dispose(p);
+    if (p->phase != READY) free_peer(p);
 }
 
 /* Close so that the client gets what was sent, although it sends more. */
@@ -224,10 +212,12 @@ static bool is_too_slow(const loop *l, const peer *p) {
                         (elapsed_ns > limit_ns && moves_little));
 }
 
-/* Close the connection that has made no progress for the longest time. */
+/* Close the connection that holds something and has made no progress for the longest time. Returns
+ * NULL if there is none. */
 static peer *close_oldest(loop *l) {
     peer *p = TAILQ_FIRST(&l->peers);
-    while (!p->held) p = TAILQ_NEXT(p, near);
+    while (p && !p->held) p = TAILQ_NEXT(p, near);
+    if (!p) return NULL;
     close_peer(l, p);
     add(&l->server->figures.closed_for_memory, 1);
     l->has_news = true;
@@ -238,13 +228,15 @@ static peer *close_oldest(loop *l) {
  * it is too slow, or all hold too much. */
 static bool hold(loop *l, peer *p) {
     vc_mc_server *server = l->server;
-    bool is_new = p->has_progress || !p->held, is_open = true;
+    bool is_new = p->has_progress || !p->is_timed, is_open = true;
+    peer *closed = NULL;
     p->has_progress = false;
     forget(l, p);
-    p->held = p->room + p->python.held + p->unsent_length;
-    if (!p->held) return true;
+    p->held = p->room + p->unsent_length;
+    p->is_timed = p->held || vc_mc_is_inside(&p->stream);
+    if (!p->is_timed) return true;
     add(&server->figures.held, (int64_t)p->held);
-    l->holding++;
+    l->timed++;
     if (!is_new && is_too_slow(l, p)) {
         close_peer(l, p);
         return false;
@@ -256,17 +248,17 @@ static bool hold(loop *l, peer *p) {
     }
     TAILQ_REMOVE(&l->peers, p, near);
     TAILQ_INSERT_TAIL(&l->peers, p, near);
-    while (l->holding && get(&server->figures.held) > server->config.held_bytes)
-        is_open = close_oldest(l) != p && is_open;
+    while (get(&server->figures.held) > server->config.held_bytes && (closed = close_oldest(l)))
+        is_open = closed != p && is_open;
     return is_open;
 }
 
 static void close_slow(loop *l) {
     peer *next;
-    for (peer *p = TAILQ_FIRST(&l->peers); p && l->holding; p = next) {
+    for (peer *p = TAILQ_FIRST(&l->peers); p && l->timed; p = next) {
         next = TAILQ_NEXT(p, near);
         bool waits = p->phase == WAITING || p->phase == SENDING;
-        if (waits && p->held && is_too_slow(l, p)) close_peer(l, p);
+        if (waits && p->is_timed && is_too_slow(l, p)) close_peer(l, p);
     }
 }
 
@@ -380,7 +372,7 @@ static bool receive(loop *l, peer *p) {
     }
     bool is_waiting = got < 0 && vc_is_later(errno);
     (void)keep(l, p);
-    if (is_waiting && (!l->settings.end_ns || p->held)) p->is_readable = false;
+    if (is_waiting && (!l->settings.end_ns || p->is_timed)) p->is_readable = false;
     else if (is_waiting) close_gently(l, p);
     else close_peer(l, p);
     return false;
@@ -388,13 +380,17 @@ static bool receive(loop *l, peer *p) {
 
 /* --- Turns -------------------------------------------------------------------------------------- */
 
-/* Let Python execute what is there. */
-static void pass(loop *l, peer *p) {
+/* Let another thread execute the next command. */
+static void call(loop *l, peer *p) {
+    vc_mc_server *server = l->server;
     if (l->settings.slow_ns < 0) tell(l); /* Lines are in the order of commands. */
+    p->calls = false;
     if (!hold(l, p)) return;
     p->phase = BUSY;
-    p->is_known = true;
-    add_job(l->server, p);
+    lock(server);
+    STAILQ_INSERT_TAIL(&server->calls, p, next);
+    pthread_cond_signal(&server->calls_changed);
+    unlock(server);
 }
 
 static bool on_read(vc_job *job, const uint8_t *bytes) {
@@ -445,8 +441,7 @@ static vc_mc_step execute(loop *l, peer *p) {
     /* What is stored already is answered first. */
     int most = p->stream.is_put ? 1 : TURN_COMMANDS;
     if (p->generation != l->generation && !p->stream.is_put) {
-        if (p->python.has_token) return VC_MC_PASS;
-        p->stream.rights = l->settings.rights;
+        vc_mc_allow(&p->stream, &l->settings.access);
         p->generation = l->generation;
     }
     for (int i = 0; i < most && step == VC_MC_NEXT && l->out.used < TURN_REPLY_BYTES; i++) {
@@ -454,6 +449,7 @@ static vc_mc_step execute(loop *l, peer *p) {
         step = vc_mc_execute(l->mc, &p->stream, p->input + p->at, p->used - p->at, &used, &l->out);
         p->at += used;
         if (step == VC_MC_NEXT) p->has_progress = l->has_executed = true;
+        if (p->stream.closes) break;
     }
     return step;
 }
@@ -465,14 +461,15 @@ static void serve_commands(loop *l, peer *p) {
     vc_mc_step step = is_whole ? execute(l, p) : VC_MC_MORE;
     const char *rest = p->input + p->at;
     p->wants_more = step == VC_MC_MORE;
-    p->python.has_more = step == VC_MC_PASS;
+    p->calls = step == VC_MC_CALL;
     bool is_good = keep(l, p) && send_replies(l, p);
     if (step == VC_MC_COLD) start_read(l, p);
     if (step == VC_MC_TOGETHER && is_good) start_put(l, p, rest);
     if (!is_good) close_peer(l, p);
     else if (p->phase == BUSY) return;
     else if (p->unsent) wait_for_room(l, p);
-    else if (p->python.has_more) pass(l, p);
+    else if (p->stream.closes) close_gently(l, p);
+    else if (p->calls) call(l, p);
     else if (hold(l, p) && (step != VC_MC_MORE || p->is_readable)) make_ready(l, p);
 }
 
@@ -481,12 +478,10 @@ static void serve(loop *l, peer *p) {
     p->phase = WAITING;
     if (p->is_doomed) close_peer(l, p);
     else if (p->unsent && !send_rest(l, p)) return; /* It goes on when all is sent. */
-    else if (p->python.closes) close_gently(l, p);
-    else if (p->python.has_more) pass(l, p);
+    else if (p->stream.closes) close_gently(l, p);
+    else if (p->calls) call(l, p);
     else if ((p->at == p->used || p->wants_more) && !receive(l, p)) return;
-    else if (!p->python.keeps) serve_commands(l, p);
-    else if (keep(l, p)) pass(l, p);
-    else close_peer(l, p);
+    else serve_commands(l, p);
 }
 
 static void serve_ready(loop *l) {
@@ -495,7 +490,7 @@ static void serve_ready(loop *l) {
     STAILQ_CONCAT(&turn, &l->ready);
     while ((p = take_first(&turn))) {
         if (p->fd >= 0) serve(l, p);
-        else dispose(p);
+        else free_peer(p);
     }
     if (l->cold) vc_readers_wake(l->server->config.readers);
 }
@@ -645,7 +640,7 @@ static int timeout_ms(const loop *l) {
     /* A read may wait behind one that hangs, until the loop has looked. */
     if (l->settings.end_ns || l->cold) return STEP_MS;
     if (l->has_executed || l->has_news || l->resume_ns) return NEWS_MS;
-    return l->holding ? TICK_MS : -1;
+    return l->timed ? TICK_MS : -1;
 }
 
 static void wait_for_events(loop *l) {
@@ -694,7 +689,7 @@ static bool end_if_empty(loop *l) {
         l->turn_ns = 0;
         server->running--;
         pthread_cond_broadcast(&server->answered);
-        pthread_cond_signal(&server->jobs_changed);
+        pthread_cond_signal(&server->calls_changed);
     }
     unlock(server);
     return l->has_ended;
@@ -727,6 +722,7 @@ static bool open_loop(vc_mc_server *server, loop *l) {
     struct epoll_event arrived = {.events = EPOLLIN, .data.ptr = server};
     commands.on_events = tell;
     commands.context = l;
+    commands.ask = NULL;
     l->server = server;
     l->has_ended = true; /* Until it is started. */
     l->accepts = l == server->loops;
@@ -746,20 +742,32 @@ static bool open_loop(vc_mc_server *server, loop *l) {
             !epoll_ctl(l->epoll, EPOLL_CTL_ADD, server->config.listening, &arrived));
 }
 
+/* Let Python have the events of calls. */
+static void tell_of_calls(void *context) {
+    vc_mc_server *server = context;
+    size_t length;
+    const uint8_t *events = vc_mc_take_events(server->waiting, &length);
+    if (length) server->config.on_news(server->config.context, events, length);
+}
+
 vc_mc_server *vc_mc_server_new(const vc_mc_server_config *config) {
     vc_mc_server *server = calloc(1, sizeof(vc_mc_server));
+    vc_mc_config commands = config->commands;
     pthread_condattr_t by_monotonic_clock;
     if (!server) return NULL;
     server->config = *config;
-    STAILQ_INIT(&server->jobs);
+    commands.on_events = tell_of_calls;
+    commands.context = server;
+    server->waiting = vc_mc_new(&commands);
+    STAILQ_INIT(&server->calls);
     pthread_mutex_init(&server->mutex, NULL);
     pthread_condattr_init(&by_monotonic_clock);
     pthread_condattr_setclock(&by_monotonic_clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&server->jobs_changed, &by_monotonic_clock);
+    pthread_cond_init(&server->calls_changed, &by_monotonic_clock);
     pthread_cond_init(&server->answered, &by_monotonic_clock);
     pthread_condattr_destroy(&by_monotonic_clock);
     while (server->count < config->loops && server->count < VC_MC_LOOPS_MAX) {
-        if (!open_loop(server, &server->loops[server->count++])) {
+        if (!open_loop(server, &server->loops[server->count++]) || !server->waiting) {
             vc_mc_server_free(server);
             return NULL;
         }
@@ -777,6 +785,7 @@ void vc_mc_server_free(vc_mc_server *server) {
         close(l->epoll);
         close(l->wakeup);
     }
+    vc_mc_free(server->waiting);
     free(server);
 }
 
@@ -792,7 +801,7 @@ bool vc_mc_start(vc_mc_server *server) {
     return server->running;
 }
 
-/* --- Jobs for Python --------------------------------------------------------------------------------- */
+/* --- Calls --------------------------------------------------------------------------------------------- */
 
 /* Wait with the mutex until a time. Returns false when it has come. */
 static bool wait_until(vc_mc_server *server, pthread_cond_t *condition, int64_t until_ns) {
@@ -800,54 +809,53 @@ static bool wait_until(vc_mc_server *server, pthread_cond_t *condition, int64_t 
     return pthread_cond_timedwait(condition, &server->mutex, &until) != ETIMEDOUT;
 }
 
-/* Take a connection for which Python has something to do; with the mutex. NULL: there was none in
- * time. */
-static peer *take_job(vc_mc_server *server, int64_t until_ns) {
+/* Take a connection that waits for a call; with the mutex. NULL: there was none in time. */
+static peer *take_call(vc_mc_server *server, int64_t until_ns) {
     bool is_in_time = true;
     for (;;) {
-        peer *p = take_first(&server->jobs);
+        peer *p = take_first(&server->calls);
         if (p && !p->is_doomed) return p;
         if (p) hand_back(p);
         else if (!is_in_time || !server->running) return NULL;
-        else is_in_time = wait_until(server, &server->jobs_changed, until_ns);
+        else is_in_time = wait_until(server, &server->calls_changed, until_ns);
     }
 }
 
-vc_mc_wait vc_mc_next_job(vc_mc_server *server, int64_t timeout_ns, vc_mc_job *job) {
+/* Execute the next command of a connection; its reply is to be sent. */
+static void run_call(vc_mc_server *server, peer *p) {
+    vc_mc_out out = {.at = malloc(VC_MC_OUT_BYTES_MIN), .room = VC_MC_OUT_BYTES_MIN};
+    size_t used = 0;
+    if (!out.at || vc_mc_execute(server->waiting, &p->stream, p->input + p->at, p->used - p->at,
+                                 &used, &out) != VC_MC_NEXT)
+        p->is_doomed = true;
+    p->at += used;
+    if (p->at == p->used) {
+        free(p->input);
+        p->input = NULL;
+        p->at = p->used = p->room = 0;
+    }
+    p->sent = 0;
+    p->unsent = out.used ? out.at : NULL;
+    p->unsent_length = out.used;
+    if (!out.used) free(out.at);
+    p->has_progress = true;
+    tell_of_calls(server);
+}
+
+vc_mc_wait vc_mc_serve_call(vc_mc_server *server, int64_t timeout_ns) {
     lock(server);
-    peer *p = take_job(server, timeout_ns < 0 ? INT64_MAX : vc_monotonic_ns() + timeout_ns);
+    peer *p = take_call(server, timeout_ns < 0 ? INT64_MAX : vc_monotonic_ns() + timeout_ns);
     bool has_ended = !server->running;
-    if (p) p->generation = server->generation;
+    vc_mc_change(server->waiting, &(vc_mc_config){.slow_ns = server->settings.slow_ns});
     unlock(server);
     if (!p) return has_ended ? VC_MC_ENDED : VC_MC_TIMEOUT;
-    *job = (vc_mc_job){.id = (uintptr_t)p};
-    if (p->fd < 0) {
-        free_peer(p);
-        return VC_MC_JOB;
-    }
-    server->current = p;
-    job->stream = &p->stream;
-    job->data = p->input + p->at;
-    job->length = p->used - p->at;
-    return VC_MC_JOB;
-}
-
-void vc_mc_finish_job(vc_mc_server *server, const vc_mc_done *done) {
-    peer *p = server->current;
-    free(p->input);
-    if (!copy(&p->input, &p->used, done->rest, done->rest_length) ||
-        !copy(&p->unsent, &p->unsent_length, done->replies, done->length))
-        p->is_doomed = true;
-    p->at = p->sent = 0;
-    p->room = p->used;
-    p->python = *done;
-    p->has_progress = p->has_progress || done->has_executed;
-    p->wants_more = false;
-    p->stream.prefix_length = 0;
-    p->stream.rights = done->rights;
+    server->call_ns = vc_monotonic_ns();
+    run_call(server, p);
+    server->call_ns = 0;
     lock(server);
     hand_back(p);
     unlock(server);
+    return VC_MC_SERVED;
 }
 
 /* --- For any thread ------------------------------------------------------------------------------------ */
@@ -881,10 +889,12 @@ void vc_mc_get_figures(vc_mc_server *server, vc_mc_figures *figures) {
 void vc_mc_sum_counts(vc_mc_server *server, vc_mc_counts *counts) {
     for (loop *l = server->loops; l < server->loops + server->count; l++)
         vc_mc_add_counts(l->mc, counts);
+    vc_mc_add_counts(server->waiting, counts);
 }
 
 int64_t vc_mc_stalled_ns(vc_mc_server *server) {
-    int64_t now_ns = vc_monotonic_ns(), since_ns = now_ns;
+    int64_t now_ns = vc_monotonic_ns(), call_ns = server->call_ns;
+    int64_t since_ns = call_ns ? call_ns : now_ns;
     for (loop *l = server->loops; l < server->loops + server->count; l++) {
         int64_t turn_ns = l->turn_ns, read_ns = l->read_ns;
         if (turn_ns && turn_ns < since_ns) since_ns = turn_ns;

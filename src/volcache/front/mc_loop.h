@@ -7,19 +7,18 @@
  * executed and the replies are in the socket: so a client that does not read gets no more commands
  * executed.
  *
- * What `vc_mc_execute` passes is a job for one thread of Python, which takes the jobs of all loops
- * in their order (`vc_mc_next_job`, `vc_mc_finish_job`). All that arrives on the connection goes to
- * Python until that says that its decoder holds nothing. A record that is not in memory is read by
- * a reader thread, and a value that is to be synced is stored by one. Meanwhile the connection executes nothing here, so that the order of its
- * commands is kept; other connections go on.
+ * A command that may take long (see CALL in memcache.h) is executed by one other thread, which
+ * takes those of all loops in their order (`vc_mc_serve_call`). A record that is not in memory is
+ * read by a reader thread, and a value that is to be synced is stored by one. Meanwhile the
+ * connection executes nothing here, so that the order of its commands is kept; other connections
+ * go on.
  *
  * What is held between two turns, input and replies, is counted for all connections. Above the
  * limit, the connection that has made no progress for the longest time is closed; of those of the
  * same loop, if there are several. One that makes too little progress for too long is closed, too.
  *
  * Threads. The first loop accepts connections, and gives them to all in turn. What a connection
- * has belongs to the thread of its loop, or to whoever has its job: the thread of Python, or a
- * reader thread. The mutex of the server protects what is handed over, and the settings. The
+ * has belongs to the thread of its loop, or to the thread that works for it. The mutex of the server protects what is handed over, and the settings. The
  * functions here are called without Python's lock; `on_news` is called by the thread of a loop,
  * and may take it. */
 #ifndef VC_MC_LOOP_H
@@ -32,7 +31,7 @@ enum { VC_MC_LOOPS_MAX = 16 };
 
 /* What may change while connections are open. */
 typedef struct {
-    vc_mc_rights rights;        /* of a client that has given no token */
+    vc_mc_access access;
     int64_t slow_ns;            /* see `vc_mc_config` */
     /* Monotonic; 0: not yet. From now on accept no connection, answer what has arrived, close; at
      * this time, close all. */
@@ -40,7 +39,7 @@ typedef struct {
 } vc_mc_settings;
 
 typedef struct {
-    vc_mc_config commands;      /* `on_events` and `context` are set here */
+    vc_mc_config commands;      /* `on_events` and `context` are set here; `ask` is for calls */
     vc_readers *readers;
     int listening;              /* the socket; the caller's */
     unsigned loops;             /* 1 to VC_MC_LOOPS_MAX */
@@ -67,29 +66,7 @@ typedef struct {
 
 typedef struct vc_mc_server vc_mc_server;
 
-/* What Python is to execute for a connection: `stream->prefix`, then the data. */
-typedef struct {
-    uintptr_t id;               /* of the connection */
-    const vc_mc_stream *stream; /* NULL: it has ended; there is nothing to execute, now or later */
-    const char *data;           /* valid until the job is finished */
-    size_t length;
-} vc_mc_job;
-
-typedef struct {
-    const char *replies;
-    size_t length;
-    const char *rest;           /* of the data, in which the next command begins; is executed here */
-    size_t rest_length;
-    size_t held;                /* bytes that Python keeps */
-    bool has_executed;          /* a command */
-    bool has_more;              /* commands, when the replies are sent */
-    bool keeps;                 /* the next bytes are for Python, too */
-    bool closes;                /* the connection, when the replies are sent */
-    bool has_token;             /* the client has given one: it has these rights */
-    vc_mc_rights rights;
-} vc_mc_done;
-
-typedef enum { VC_MC_JOB, VC_MC_TIMEOUT, VC_MC_ENDED } vc_mc_wait;
+typedef enum { VC_MC_SERVED, VC_MC_TIMEOUT, VC_MC_ENDED } vc_mc_wait;
 
 /* Return NULL without memory or descriptors. `config` is copied. */
 vc_mc_server *vc_mc_server_new(const vc_mc_server_config *config);
@@ -97,10 +74,9 @@ vc_mc_server *vc_mc_server_new(const vc_mc_server_config *config);
 void vc_mc_server_free(vc_mc_server *server);
 /* Start the threads; returns false if there are none. */
 bool vc_mc_start(vc_mc_server *server);
-/* Wait for a job, at most for a time; below 0: without a limit. VC_MC_ENDED: there will be none. */
-vc_mc_wait vc_mc_next_job(vc_mc_server *server, int64_t timeout_ns, vc_mc_job *job);
-/* Hand back the job that `vc_mc_next_job` has returned last, unless its connection has ended. */
-void vc_mc_finish_job(vc_mc_server *server, const vc_mc_done *done);
+/* Wait for a command that may take long, at most for a time, and execute it; below 0: without a
+ * limit. VC_MC_ENDED: there will be none. For one thread. */
+vc_mc_wait vc_mc_serve_call(vc_mc_server *server, int64_t timeout_ns);
 
 /* --- For any thread --- */
 
@@ -110,8 +86,8 @@ void vc_mc_change_settings(vc_mc_server *server, const vc_mc_settings *settings)
 void vc_mc_get_figures(vc_mc_server *server, vc_mc_figures *figures);
 /* Add what all loops have counted. */
 void vc_mc_sum_counts(vc_mc_server *server, vc_mc_counts *counts);
-/* For how long the longest turn of a loop has taken, or no read was completed although there are
- * some to do; 0: all wait for clients. */
+/* For how long the longest turn of a loop or call has taken, or no read was completed although
+ * there are some to do; 0: all wait for clients. */
 int64_t vc_mc_stalled_ns(vc_mc_server *server);
 
 #endif

@@ -1,11 +1,9 @@
-# The loops of the memcached protocol, see mc_loop.h: jobs for Python, counters and events.
-
-from libc.stdint cimport uintptr_t
+# The loops of the memcached protocol, see mc_loop.h: calls, counters and events.
 
 
 cdef extern from "mc_loop.h" nogil:
     ctypedef struct vc_mc_settings:
-        vc_mc_rights rights
+        vc_mc_access access
         int64_t slow_ns, end_ns
     ctypedef struct vc_mc_server_config:
         vc_mc_config commands
@@ -20,24 +18,12 @@ cdef extern from "mc_loop.h" nogil:
     ctypedef struct vc_mc_figures:
         uint64_t bytes_in, bytes_out, accepted, refused, open, cut, held, closed_for_memory
         uint64_t failed_accepts, accept_error, cold
-    ctypedef struct vc_mc_job:
-        uintptr_t id
-        const vc_mc_stream *stream
-        const char *data
-        size_t length
-    ctypedef struct vc_mc_done:
-        const char *replies
-        const char *rest
-        size_t length, rest_length, held
-        bint has_executed, has_more, keeps, closes, has_token
-        vc_mc_rights rights
-    ctypedef enum vc_mc_wait: VC_MC_JOB, VC_MC_TIMEOUT, VC_MC_ENDED
+    ctypedef enum vc_mc_wait: VC_MC_SERVED, VC_MC_TIMEOUT, VC_MC_ENDED
     ctypedef struct vc_mc_server: pass
     vc_mc_server *vc_mc_server_new(const vc_mc_server_config *config)
     void vc_mc_server_free(vc_mc_server *server)
     bint vc_mc_start(vc_mc_server *server)
-    vc_mc_wait vc_mc_next_job(vc_mc_server *server, int64_t timeout_ns, vc_mc_job *job)
-    void vc_mc_finish_job(vc_mc_server *server, const vc_mc_done *done)
+    vc_mc_wait vc_mc_serve_call(vc_mc_server *server, int64_t timeout_ns)
     void vc_mc_change_settings(vc_mc_server *server, const vc_mc_settings *settings)
     void vc_mc_get_figures(vc_mc_server *server, vc_mc_figures *figures)
     void vc_mc_sum_counts(vc_mc_server *server, vc_mc_counts *counts)
@@ -99,36 +85,15 @@ cdef class MemcacheLoops:
         if not vc_mc_start(self.server):
             raise MemoryError("no threads for the memcached protocol")
 
-    def next_job(self, double timeout):
-        cdef vc_mc_job job
+    def serve_call(self, double timeout):
         cdef vc_mc_wait found
         cdef int64_t timeout_ns = <int64_t>(timeout * 1e9)
         with nogil:
-            found = vc_mc_next_job(self.server, timeout_ns, &job)
-        if found != VC_MC_JOB:
-            self.has_ended = found == VC_MC_ENDED
-            return None
-        if job.stream is NULL:
-            return job.id, None, False, ""
-        data = job.stream.prefix[: job.stream.prefix_length] + job.data[: job.length]
-        return job.id, data, job.stream.is_binary, job.stream.remote.decode("ascii")
+            found = vc_mc_serve_call(self.server, timeout_ns)
+        self.has_ended = found == VC_MC_ENDED
 
-    def finish_job(
-        self, bytes replies, bytes rest, size_t held, *, bint has_executed, bint has_more,
-        bint keeps, bint closes, bint has_token, bint may_read, bint may_write,
-        bint wants_credentials,
-    ):
-        cdef vc_mc_done done
-        done.replies, done.length = replies, len(replies)
-        done.rest, done.rest_length = rest, len(rest)
-        done.held, done.has_executed, done.has_more = held, has_executed, has_more
-        done.keeps, done.closes = keeps, closes
-        done.has_token = has_token
-        done.rights = vc_mc_rights(may_read, may_write, wants_credentials)
-        vc_mc_finish_job(self.server, &done)
-
-    def change(self, *, bint may_read, bint may_write, bint wants_credentials, slow_ns):
-        self.settings.rights = vc_mc_rights(may_read, may_write, wants_credentials)
+    def change(self, *, slow_ns):
+        self.settings.access = access_of(self.facts.service)
         self.settings.slow_ns = min(slow_ns, 2**62)
         self.apply()
 

@@ -1,413 +1,453 @@
 #include "mc_parts.h"
 
 enum {
-    LINE_BYTES_MAX = 2048,      /* without its line feed; of all but gets */
-    GET_LINE_BYTES_MAX = 65536, /* longer gets are passed */
-    DIGITS_MAX = 18,
-    META_WORDS_MAX = 19,
-    OPAQUE_BYTES_MAX = 32,
+    LINE_BYTES_MAX = 2048,      /* without its line feed; a get may be longer */
+    SPACES_MAX = 100,           /* before a long get; between its keys they are not searched for
+                                 * another key */
+    DIGITS_MAX = 64,            /* of the time of a long get */
+    CREDENTIALS_BYTES_MAX = 2048,
+    MEMLIMIT_MIN = 8, MEMLIMIT_MAX = 1000000000,
 };
 
-/* --- Words ------------------------------------------------------------------------------ */
+#define BAD_EXPTIME "CLIENT_ERROR invalid exptime argument"
 
-static bool is_word(vc_text word, const char *text) {
-    return word.length == strlen(text) && !memcmp(word.at, text, word.length);
+static vc_mc_step answer(vc_mc_command *command, const char *text) {
+    command->action = VC_MC_ANSWERING;
+    command->form = VC_MC_TEXT;
+    command->answer = text;
+    return VC_MC_NEXT;
 }
 
-/* Read a number as it is usually written; others are left to Python. */
-static bool read_number(vc_text word, uint64_t largest, uint64_t *number) {
-    if (!word.length || word.length > DIGITS_MAX) return false;
-    *number = 0;
-    for (size_t i = 0; i < word.length; i++) {
-        if (word.at[i] < '0' || word.at[i] > '9') return false;
-        *number = *number * 10 + (uint64_t)(word.at[i] - '0');
-    }
-    return *number <= largest;
+static vc_mc_step answer_error(vc_mc_command *command, const char *text) {
+    command->is_error = true;
+    return answer(command, text);
 }
 
-static bool read_signed(vc_text word, int64_t *number) {
-    bool is_negative = word.length && *word.at == '-';
-    uint64_t size;
-    word = (vc_text){word.at + is_negative, word.length - is_negative};
-    if (!read_number(word, UINT64_MAX, &size)) return false;
-    *number = is_negative ? -(int64_t)size : (int64_t)size;
-    return true;
+/* Bytes that are used, although no command is whole. */
+static vc_mc_step use(vc_mc_stream *stream, vc_mc_command *command, size_t length) {
+    command->used = length;
+    stream->needed = 1;
+    return VC_MC_MORE;
 }
 
-/* Return the word that begins at `at`, and let `at` be where the next one begins, or `end`. */
-static vc_text next_word(const char **at, const char *end) {
-    const char *stop = memchr(*at, ' ', (size_t)(end - *at));
-    vc_text word = {*at, (size_t)((stop ? stop : end) - *at)};
-    for (*at += word.length; *at < end && **at == ' ';) ++*at;
-    return word;
+static vc_mc_step want(vc_mc_stream *stream, vc_mc_command *command, size_t needed) {
+    command->used = 0;
+    stream->needed = needed;
+    return VC_MC_MORE;
 }
 
-/* Return how many words a line has, at most VC_MC_WORDS. */
-static unsigned split(const char *at, const char *end, vc_text *words) {
-    unsigned count = 0;
-    while (at < end && count < VC_MC_WORDS) words[count++] = next_word(&at, end);
-    return count;
-}
+/* --- Values ------------------------------------------------------------------------------- */
 
-static bool read_cas(vc_text word, vc_mc_command *command) {
-    if (!read_number(word, UINT64_MAX, &command->cas)) return false;
-    if (!command->cas) command->cas = VC_MC_NO_VERSION;
-    return true;
-}
-
-/* --- Values ----------------------------------------------------------------------------- */
-
-/* Add the value, which follows the line of a command. */
-static vc_mc_step add_value(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
-                            size_t length, vc_text size, vc_mc_command *command) {
+/* Add the value, which follows the line of a command. `error`: it is skipped, and this answered. */
+static vc_mc_step add_value(vc_mc_stream *stream, const char *data, size_t length, uint64_t bytes,
+                            const char *error, const char *bad_chunk, vc_mc_command *command) {
     size_t line_end = command->used;
-    uint64_t bytes;
-    if (!read_number(size, config->value_size, &bytes)) return VC_MC_PASS;
-    stream->needed = line_end + bytes + 2;
-    if (length < stream->needed) return VC_MC_MORE;
+    if (error || command->is_too_large) {
+        command->skipped = bytes + 2;
+        return error ? answer_error(command, error) : VC_MC_NEXT;
+    }
+    if (length < line_end + bytes + 2) return want(stream, command, line_end + bytes + 2);
     command->value = (vc_text){data + line_end, bytes};
-    command->used = stream->needed;
-    return memcmp(data + line_end + bytes, "\r\n", 2) ? VC_MC_PASS : VC_MC_NEXT;
+    command->used = line_end + bytes + 2;
+    if (memcmp(data + line_end + bytes, "\r\n", 2)) return answer_error(command, bad_chunk);
+    return VC_MC_NEXT;
 }
 
-/* --- Text ------------------------------------------------------------------------------- */
+/* Read "user password"; the user may be any. */
+static vc_mc_step read_credentials(vc_mc_command *command) {
+    const char *at = command->value.at, *end = at + command->value.length;
+    while (at < end && *at == ' ') at++;
+    vc_mc_next_word(&at, end);
+    vc_text token = vc_mc_next_word(&at, end);
+    if (!token.length)
+        return answer_error(command, "CLIENT_ERROR bad authentication token format");
+    command->action = VC_MC_LOGIN;
+    command->value = token;
+    return VC_MC_NEXT;
+}
 
-/* The commands that are executed here, except gets of text. */
+/* Read a set whose value is "user password". */
+static vc_mc_step parse_credentials(vc_mc_stream *stream, const char *data, size_t length,
+                                    const vc_text *words, unsigned count,
+                                    vc_mc_command *command) {
+    uint64_t bytes;
+    command->name = VC_MC_AUTH;
+    if (count < 5 || !vc_mc_read_unsigned(words[4], INT64_MAX, &bytes))
+        return answer_error(command, "CLIENT_ERROR unauthenticated");
+    bool is_long = bytes > CREDENTIALS_BYTES_MAX;
+    vc_mc_step step = add_value(stream, data, length, bytes,
+                                is_long ? "CLIENT_ERROR bad authentication token format" : NULL,
+                                "CLIENT_ERROR bad command line termination", command);
+    return step == VC_MC_NEXT && !command->is_error ? read_credentials(command) : step;
+}
+
+/* --- Lines -------------------------------------------------------------------------------- */
+
+/* What reads the words of a command after its name; returns an error, NULL: none. */
+typedef const char *reader(const vc_text *words, vc_mc_command *command);
+
+static const char *read_key(vc_text word, vc_mc_command *command) {
+    command->key = word;
+    return word.length > VC_MC_KEY_BYTES ? VC_MC_BAD_FORMAT : NULL;
+}
+
+static const char *read_put(const vc_text *words, vc_mc_command *command) {
+    uint64_t flags;
+    const char *error = read_key(words[1], command);
+    if (error) return error;
+    if (!vc_mc_read_unsigned(words[2], UINT32_MAX, &flags)) return VC_MC_BAD_FORMAT;
+    if (!vc_mc_read_signed(words[3], &command->exptime)) return VC_MC_BAD_FORMAT;
+    command->flags = (uint32_t)flags;
+    command->mode = command->name;
+    if (command->name != VC_MC_CAS) return NULL;
+    command->mode = VC_MC_SET;
+    if (!vc_mc_read_unsigned(words[5], UINT64_MAX, &command->cas)) return VC_MC_BAD_FORMAT;
+    if (!command->cas) command->cas = VC_MC_NO_VERSION;
+    return NULL;
+}
+
+static const char *read_count(const vc_text *words, vc_mc_command *command) {
+    const char *error = read_key(words[1], command);
+    command->is_decrement = command->name == VC_MC_DECR;
+    if (error) return error;
+    if (vc_mc_read_unsigned(words[2], UINT64_MAX, &command->delta)) return NULL;
+    return "CLIENT_ERROR invalid numeric delta argument";
+}
+
+static const char *read_touch(const vc_text *words, vc_mc_command *command) {
+    const char *error = read_key(words[1], command);
+    if (error) return error;
+    return vc_mc_read_signed(words[2], &command->exptime) ? NULL : BAD_EXPTIME;
+}
+
+static const char *read_delete(const vc_text *words, vc_mc_command *command) {
+    size_t more = words[2].length + words[3].length;
+    if (more > 1 || (more == 1 && *(words[2].length ? words[2] : words[3]).at != '0'))
+        return VC_MC_BAD_FORMAT ".  Usage: delete <key> [noreply]";
+    return read_key(words[1], command);
+}
+
+static const char *read_flush(const vc_text *words, vc_mc_command *command) {
+    if (!words[1].length) return NULL;
+    return vc_mc_read_signed(words[1], &command->exptime) ? NULL : BAD_EXPTIME;
+}
+
+static const char *read_verbosity(const vc_text *words, vc_mc_command *command) {
+    uint64_t level;
+    command->answer = "OK";
+    return vc_mc_read_unsigned(words[1], UINT64_MAX, &level) ? NULL : VC_MC_BAD_FORMAT;
+}
+
+/* There is no limit of memory to be changed: values are on the disk. */
+static const char *read_memlimit(const vc_text *words, vc_mc_command *command) {
+    uint64_t limit;
+    command->answer = "OK";
+    if (!vc_mc_read_unsigned(words[1], UINT32_MAX, &limit)) return "ERROR";
+    if (limit < MEMLIMIT_MIN)
+        return "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m";
+    if (limit > MEMLIMIT_MAX)
+        return "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes";
+    return NULL;
+}
+
+static const char *read_stats(const vc_text *words, vc_mc_command *command) {
+    command->value = words[1];
+    return NULL;
+}
+
+static const char *read_config(const vc_text *words, vc_mc_command *command) {
+    command->value = words[2];
+    return vc_mc_is_word(words[1], "get") ? NULL : "ERROR";
+}
+
+static const char *read_version(const vc_text *words, vc_mc_command *command) {
+    (void)words;
+    command->answer = "VERSION 1.6.18";
+    return NULL;
+}
+
+static const char *read_quit(const vc_text *words, vc_mc_command *command) {
+    (void)words;
+    command->closes = true;
+    return NULL;
+}
+
+static const char *read_shutdown(const vc_text *words, vc_mc_command *command) {
+    (void)words, (void)command;
+    return "ERROR: shutdown not enabled";
+}
+
+enum { ANY_WORDS = VC_MC_WORDS, NEVER = VC_MC_WORDS + 1 };
+
+/* The commands of one line, perhaps with a value, except gets and meta commands. */
 typedef struct {
     vc_mc_name name;
     vc_mc_action action;
-    unsigned words;         /* without "noreply", or without flags */
-    /* Of a meta command, NULL of others: the flags that are executed here, and those of them that
-     * the reply repeats. */
-    const char *flags, *repeated;
+    uint8_t least, most;    /* words without "noreply" */
+    uint8_t quiet;          /* from so many words on, the last one may be "noreply" */
+    reader *read;
 } form;
 
 static const form FORMS[] = {
-    {VC_MC_SET, VC_MC_WRITE, 5, NULL, NULL},
-    {VC_MC_MG, VC_MC_READ, 2, "ktscfhlvuqbOT", "Oktscfhl"},
-    {VC_MC_MS, VC_MC_WRITE, 3, "kscqbOTCFM", "Okcs"},
-    {VC_MC_ADD, VC_MC_WRITE, 5, NULL, NULL},
-    {VC_MC_REPLACE, VC_MC_WRITE, 5, NULL, NULL},
-    {VC_MC_CAS, VC_MC_WRITE, 6, NULL, NULL},
-    {VC_MC_TOUCH, VC_MC_TOUCHING, 3, NULL, NULL},
-    {VC_MC_DELETE, VC_MC_REMOVE, 2, NULL, NULL},
-    {VC_MC_MD, VC_MC_REMOVE, 2, "kqbOC", "Ok"},
-    {VC_MC_MN, VC_MC_NOTHING, 1, "", ""},
+    {VC_MC_SET, VC_MC_WRITE, 5, 5, 1, read_put},
+    {VC_MC_INCR, VC_MC_COUNT, 3, 3, 1, read_count},
+    {VC_MC_DECR, VC_MC_COUNT, 3, 3, 1, read_count},
+    {VC_MC_ADD, VC_MC_WRITE, 5, 5, 1, read_put},
+    {VC_MC_REPLACE, VC_MC_WRITE, 5, 5, 1, read_put},
+    {VC_MC_APPEND, VC_MC_WRITE, 5, 5, 1, read_put},
+    {VC_MC_PREPEND, VC_MC_WRITE, 5, 5, 1, read_put},
+    {VC_MC_CAS, VC_MC_WRITE, 6, 6, 1, read_put},
+    {VC_MC_TOUCH, VC_MC_TOUCHING, 3, 3, 1, read_touch},
+    {VC_MC_DELETE, VC_MC_REMOVE, 2, 3, 3, read_delete},
+    {VC_MC_FLUSH_ALL, VC_MC_FLUSHING, 1, 2, 1, read_flush},
+    {VC_MC_VERBOSITY, VC_MC_ANSWERING, 2, 2, 1, read_verbosity},
+    {VC_MC_MEMLIMIT, VC_MC_ANSWERING, 2, 2, 1, read_memlimit},
+    {VC_MC_STATS, VC_MC_REPORT, 1, ANY_WORDS, NEVER, read_stats},
+    {VC_MC_CONFIG, VC_MC_LISTING, 3, 3, NEVER, read_config},
+    {VC_MC_VERSION, VC_MC_ANSWERING, 1, ANY_WORDS, NEVER, read_version},
+    {VC_MC_QUIT, VC_MC_ANSWERING, 1, ANY_WORDS, NEVER, read_quit},
+    {VC_MC_SHUTDOWN, VC_MC_ANSWERING, 1, ANY_WORDS, NEVER, read_shutdown},
 };
 
 static const form *find_form(vc_text word) {
     const form *is = FORMS, *end = FORMS + sizeof(FORMS) / sizeof(*FORMS);
-    while (is < end && !is_word(word, vc_mc_names[is->name])) is++;
+    while (is < end && !vc_mc_is_word(word, vc_mc_names[is->name])) is++;
     return is < end ? is : NULL;
 }
 
-static bool read_change(const form *is, const vc_text *words, unsigned count,
-                        vc_mc_command *command) {
-    uint64_t flags;
-    command->is_quiet = is_word(words[count - 1], "noreply");
-    if (count != is->words + command->is_quiet) return false;
-    if (is->action == VC_MC_REMOVE) return true;
-    if (!read_signed(words[is->action == VC_MC_WRITE ? 3 : 2], &command->exptime)) return false;
-    if (is->action == VC_MC_TOUCHING) return true;
-    if (!read_number(words[2], UINT32_MAX, &flags)) return false;
-    command->flags = (uint32_t)flags;
-    return is->name != VC_MC_CAS || read_cas(words[5], command);
+/* Answer a line that is no command. */
+static vc_mc_step parse_other(const vc_text *words, unsigned count, vc_mc_command *command) {
+    vc_text first = words[0], last = words[(count < VC_MC_WORDS ? count : VC_MC_WORDS - 1) - 1];
+    bool is_http = last.length >= 5 && !memcmp(last.at, "HTTP/", 5);
+    bool is_meta = first.length == 2 && *first.at == 'm';
+    command->name = VC_MC_UNKNOWN;
+    /* A browser, or a request made in its name. As in memcached, which does not look at the rest
+     * of the line if the word begins like one of its commands. */
+    command->closes = is_http && first.length > 1 && !is_meta && !memchr("acdgist", *first.at, 7);
+    return answer_error(command, command->closes ? NULL : "ERROR");
 }
 
-/* --- Gets of text ------------------------------------------------------------------------- */
-
-/* Make a command of the key at `at`, which may be followed by others. */
-static void make_get(vc_mc_name name, int64_t exptime, const char *at, const char *end,
-                     const char *line_end, vc_mc_command *command) {
-    const char *next = at;
-    vc_text key = next_word(&next, end);
-    *command = (vc_mc_command){
-        .name = name,
-        .action = VC_MC_READ,
-        .key = key,
-        .exptime = exptime,
-        .has_exptime = name >= VC_MC_GAT,
-        .wants_value = true,
-        .has_cas = name == VC_MC_GETS || name == VC_MC_GATS,
-        .is_last = next == end,
-    };
-    command->used = (size_t)((next == end ? line_end : next) - at);
+static vc_mc_step parse_meta(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+                             size_t length, const vc_text *words, unsigned count,
+                             vc_mc_command *command) {
+    const vc_text *size = NULL;
+    uint64_t bytes;
+    const char *error = vc_mc_parse_meta(words, count, command, &size);
+    if (!size) return error ? answer_error(command, error) : VC_MC_NEXT;
+    if (!vc_mc_read_unsigned(*size, INT64_MAX, &bytes))
+        return answer_error(command, VC_MC_BAD_FORMAT);
+    command->is_too_large = bytes > config->value_size;
+    return add_value(stream, data, length, bytes, error, VC_MC_BAD_CHUNK, command);
 }
 
-/* A get of some keys is a command for each; the first one also has what is before its key. */
-static vc_mc_step parse_get(const char *data, size_t line_end, const char *end, vc_mc_name name,
-                            vc_mc_command *command) {
-    const char *at = data;
-    int64_t exptime = 0;
-    (void)next_word(&at, end);
-    if (name >= VC_MC_GAT && !read_signed(next_word(&at, end), &exptime)) return VC_MC_PASS;
-    if (at == end) return VC_MC_PASS;
-    const char *first = at;
-    /* A key that is too long lets no key be read. */
-    while (at < end)
-        if (next_word(&at, end).length > VC_MC_KEY_BYTES) return VC_MC_PASS;
-    make_get(name, exptime, first, end, data + line_end, command);
-    command->used += (size_t)(first - data);
-    return VC_MC_NEXT;
-}
-
-/* --- Meta ------------------------------------------------------------------------------- */
-
-static const char BASE64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/* Decode what an encoder writes; anything else is left to Python. */
-static bool decode_key(vc_mc_command *command) {
-    vc_text from = command->key;
-    uint8_t *to = command->decoded;
-    if (from.length % 4) return false;
-    for (size_t i = 0; i < from.length; i += 4) {
-        uint32_t bits = 0;
-        unsigned padding = 0;
-        for (size_t j = i; j < i + 4; j++) {
-            const char *digit = memchr(BASE64, from.at[j], 64);
-            bits <<= 6;
-            if (from.at[j] == '=' && j >= from.length - 2) padding++;
-            else if (!digit || padding) return false;
-            else bits |= (uint32_t)(digit - BASE64);
-        }
-        if (padding && bits & ((1u << 8 * padding) - 1)) return false;
-        *to++ = (uint8_t)(bits >> 16);
-        if (padding < 2) *to++ = (uint8_t)(bits >> 8);
-        if (padding < 1) *to++ = (uint8_t)bits;
+/* Make the command of a line of 24 words at most. `command->used` is its end. */
+static vc_mc_step parse_words(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+                              size_t length, vc_text *words, unsigned count,
+                              vc_mc_command *command) {
+    uint64_t bytes;
+    if (words[0].length == 2 && *words[0].at == 'm' && memchr("gsdaen", words[0].at[1], 6))
+        return parse_meta(config, stream, data, length, words, count, command);
+    const form *is = find_form(words[0]);
+    if (!is) return parse_other(words, count, command);
+    command->name = is->name;
+    command->action = is->action;
+    if (is->name == VC_MC_SET && stream->rights.wants_credentials)
+        return parse_credentials(stream, data, length, words, count, command);
+    bool has_noreply = is->quiet != NEVER;
+    if (count < is->least || count > (unsigned)is->most + has_noreply)
+        return answer_error(command, "ERROR");
+    command->is_silent = count >= is->quiet && vc_mc_is_word(words[count - 1], "noreply");
+    if (command->is_silent) words[count - 1].length = 0;
+    if (is->action == VC_MC_WRITE) {
+        if (!vc_mc_read_unsigned(words[4], INT64_MAX, &bytes))
+            return answer_error(command, VC_MC_BAD_FORMAT);
+        command->is_too_large = bytes > config->value_size;
+        const char *error = is->read(words, command);
+        return add_value(stream, data, length, bytes, error, VC_MC_BAD_CHUNK, command);
     }
-    command->is_base64 = true;
-    command->key = (vc_text){(const char *)command->decoded, (size_t)(to - command->decoded)};
-    return true;
+    const char *error = is->read(words, command);
+    return error ? answer_error(command, error) : VC_MC_NEXT;
 }
 
-static char *put_base64(char *to, vc_text from) {
-    for (size_t i = 0; i < from.length; i += 3) {
-        uint32_t bits = 0;
-        for (size_t j = i; j < i + 3; j++)
-            bits = bits << 8 | (j < from.length ? (uint8_t)from.at[j] : 0);
-        for (unsigned j = 0; j < 4; j++)
-            *to++ = i + j > from.length ? '=' : BASE64[bits >> (18 - 6 * j) & 63];
-    }
-    return to;
-}
+/* --- Gets --------------------------------------------------------------------------------- */
 
-/* Read a flag that a number or another text follows. */
-static bool read_flag(vc_mc_command *command, vc_text word) {
-    vc_text rest = {word.at + 1, word.length - 1};
-    uint64_t flags;
-    switch (*word.at) {
-    case 'O':
-        return word.length <= OPAQUE_BYTES_MAX;
-    case 'T':
-        command->has_exptime = true;
-        return read_signed(rest, &command->exptime);
-    case 'F':
-        if (!read_number(rest, UINT32_MAX, &flags)) return false;
-        command->flags = (uint32_t)flags;
-        return true;
-    case 'C':
-        return read_cas(rest, command);
-    case 'M':
-        command->mode = is_word(rest, "E")   ? VC_MC_ADD
-                        : is_word(rest, "R") ? VC_MC_REPLACE
-                                             : VC_MC_SET;
-        return is_word(rest, "S") || command->mode != VC_MC_SET;
-    default: /* memcached ignores what follows the others. */
-        return !rest.length;
-    }
-}
-
-static bool read_flags(const form *is, const vc_text *words, unsigned count,
-                       vc_mc_command *command) {
-    const char *all = "ktscfhlvuqbOTCFM";
-    unsigned seen = 0;
-    if (count < is->words || count > META_WORDS_MAX) return false;
-    for (unsigned i = is->words; i < count; i++) {
-        char letter = *words[i].at;
-        const char *known = letter ? strchr(all, letter) : NULL;
-        unsigned bit = known ? 1u << (known - all) : 0;
-        if (!known || !strchr(is->flags, letter) || seen & bit || !read_flag(command, words[i]))
-            return false;
-        seen |= bit;
-        if (strchr(is->repeated, letter)) command->words[command->word_count++] = words[i];
-        if (letter == 'v') command->wants_value = true;
-        if (letter == 'u') command->is_peek = true;
-        if (letter == 'q') command->is_quiet = true;
-        if (letter == 't') command->wants_earlier_ttl = !command->has_exptime;
-        if (letter == 'b' && !decode_key(command)) return false;
-    }
-    if (command->mode == VC_MC_ADD) command->cas = 0; /* As in memcached. */
-    return true;
-}
-
-static bool read_words(const form *is, const vc_text *words, unsigned count,
-                       vc_mc_command *command) {
-    if (is->action == VC_MC_NOTHING) return true;
-    if (count < 2 || words[1].length > VC_MC_KEY_BYTES) return false;
-    command->key = words[1];
-    return (is->flags ? read_flags : read_change)(is, words, count, command);
-}
-
-/* --- Lines ------------------------------------------------------------------------------ */
-
-/* Whether a line may be a get, and which one: a longer one has other limits. */
-static bool is_get(const char *data, size_t length, vc_mc_name *name) {
+/* Whether a line begins with the name of a get, which one, and where its first word after it
+ * begins; `most` spaces may be before the name. */
+static bool is_get(const char *data, size_t length, size_t most, vc_mc_name *name, size_t *next) {
+    size_t at = 0;
+    while (at < length && at < most && data[at] == ' ') at++;
     for (*name = VC_MC_GET; *name <= VC_MC_GATS; ++*name) {
         const char *word = vc_mc_names[*name];
-        size_t size = strlen(word);
-        if (length > size && data[size] == ' ' && !memcmp(data, word, size)) return true;
+        *next = at + strlen(word) + 1;
+        if (length >= *next && data[*next - 1] == ' ' && !memcmp(data + at, word, *next - at - 1))
+            return true;
     }
     return false;
 }
 
-/* Go on with a get, of which the keys before were answered. */
-static void go_on(const vc_mc_stream *stream, const char *data, vc_mc_command *command) {
-    const char *line_end = data + stream->line_left;
-    const char *end = line_end - 1 - (line_end[-2] == '\r');
-    make_get(stream->series, stream->exptime, data, end, line_end, command);
+/* Let the words that follow be the keys of a get, before them its time. */
+static vc_mc_step begin_series(vc_mc_stream *stream, vc_mc_name name, size_t used,
+                               vc_mc_command *command) {
+    stream->is_series = true;
+    stream->series = name;
+    stream->awaits_time = name == VC_MC_GAT || name == VC_MC_GATS;
+    stream->has_keys = false;
+    stream->exptime = 0;
+    stream->scanned = 0;
+    return use(stream, command, used);
+}
+
+/* Begin a get whose line is whole: if a key is too long, none of them is read. */
+static vc_mc_step parse_get(vc_mc_stream *stream, vc_mc_name name, const char *data,
+                            const char *end, vc_mc_command *command) {
+    const char *at = data;
+    int64_t exptime;
+    bool has_time = name == VC_MC_GAT || name == VC_MC_GATS;
+    while (at < end && *at == ' ') at++;
+    vc_mc_next_word(&at, end);
+    size_t used = (size_t)(at - data);
+    command->name = name;
+    if (at == end) return answer_error(command, "ERROR");
+    if (has_time && !vc_mc_read_signed(vc_mc_next_word(&at, end), &exptime))
+        return answer_error(command, BAD_EXPTIME);
+    while (at < end)
+        if (vc_mc_next_word(&at, end).length > VC_MC_KEY_BYTES)
+            return answer_error(command, VC_MC_BAD_FORMAT);
+    return begin_series(stream, name, used, command);
+}
+
+/* End a get early, or without keys; what is left of its line is not read. */
+static vc_mc_step end_series(vc_mc_stream *stream, const char *data, size_t used,
+                             const char *error, vc_mc_command *command) {
+    *command = (vc_mc_command){.name = stream->series, .used = used};
+    command->skips_line = !used || data[used - 1] != '\n';
+    if (error) return answer_error(command, error);
+    command->is_uncounted = stream->has_keys;
+    return answer(command, "END");
+}
+
+/* Find the end of the word that begins at `data`: NEXT if it is there, with where the line ends if
+ * it does there, otherwise 0. */
+static vc_mc_step find_end(vc_mc_stream *stream, const char *data, size_t length, size_t most,
+                           size_t *end, size_t *line_end, vc_mc_command *command) {
+    size_t at = 0;
+    *line_end = 0;
+    while (at < length && at <= most + 1 && data[at] != ' ' && data[at] != '\n') at++;
+    *end = at;
+    if (at > most + 1) return VC_MC_NEXT;
+    if (at == length) return want(stream, command, length + 1);
+    if (data[at] != '\n') return VC_MC_NEXT;
+    *line_end = at + 1;
+    *end -= at && data[at - 1] == '\r';
+    return VC_MC_NEXT;
+}
+
+/* Find out whether another key follows the spaces at `*at`, and let it be where that begins, or
+ * behind the line. */
+static vc_mc_step find_next(vc_mc_stream *stream, const char *data, size_t length, size_t *at,
+                            bool *is_last, vc_mc_command *command) {
+    size_t end = *at + SPACES_MAX;
+    while (*at < length && *at < end && data[*at] == ' ') ++*at;
+    *is_last = false;
+    if (*at == end) return VC_MC_NEXT; /* If none does, the end is answered later. */
+    size_t line_feed = *at + (*at < length && data[*at] == '\r');
+    if (line_feed >= length) return want(stream, command, length + 1);
+    *is_last = data[line_feed] == '\n';
+    if (*is_last) *at = line_feed + 1;
+    return VC_MC_NEXT;
+}
+
+static vc_mc_step read_time(vc_mc_stream *stream, const char *data, size_t end, size_t line_end,
+                            vc_mc_command *command) {
+    stream->awaits_time = false;
+    if (vc_mc_read_signed((vc_text){data, end}, &stream->exptime))
+        return use(stream, command, end);
+    return end_series(stream, data, line_end ? line_end : end, BAD_EXPTIME, command);
+}
+
+/* Make a command of the next key of a get, as soon as it has arrived. */
+static vc_mc_step parse_key(vc_mc_stream *stream, const char *data, size_t length,
+                            vc_mc_command *command) {
+    size_t end, line_end, spaces = 0;
+    bool is_last = true, has_time = stream->series == VC_MC_GAT || stream->series == VC_MC_GATS;
+    while (spaces < length && data[spaces] == ' ') spaces++;
+    if (spaces) return use(stream, command, spaces);
+    size_t most = stream->awaits_time ? DIGITS_MAX : VC_MC_KEY_BYTES;
+    if (find_end(stream, data, length, most, &end, &line_end, command) == VC_MC_MORE)
+        return VC_MC_MORE;
+    if (!end) {
+        bool is_bad = !stream->has_keys && (!has_time || stream->awaits_time);
+        return end_series(stream, data, line_end, is_bad ? "ERROR" : NULL, command);
+    }
+    if (stream->awaits_time) return read_time(stream, data, end, line_end, command);
+    if (end > most)
+        return end_series(stream, data, line_end ? line_end : end, VC_MC_BAD_FORMAT, command);
+    size_t next = line_end ? line_end : end;
+    if (!line_end && find_next(stream, data, length, &next, &is_last, command) == VC_MC_MORE)
+        return VC_MC_MORE;
+    *command = (vc_mc_command){
+        .name = stream->series,
+        .action = VC_MC_READ,
+        .used = next,
+        .key = {data, end},
+        .exptime = stream->exptime,
+        .has_exptime = has_time,
+        .wants_value = true,
+        .has_cas = stream->series == VC_MC_GETS || stream->series == VC_MC_GATS,
+        .is_last = is_last,
+        .known_cas = VC_MC_NO_VERSION,
+    };
+    return VC_MC_NEXT;
+}
+
+/* --- The input ---------------------------------------------------------------------------- */
+
+/* Skip what is part of no command. */
+static vc_mc_step skip(vc_mc_stream *stream, const char *data, size_t length,
+                       vc_mc_command *command) {
+    if (stream->skipped) {
+        size_t count = stream->skipped < length ? (size_t)stream->skipped : length;
+        stream->skipped -= count;
+        return use(stream, command, count);
+    }
+    const char *found = memchr(data, '\n', length);
+    stream->skips_line = !found;
+    return use(stream, command, found ? (size_t)(found - data) + 1 : length);
+}
+
+/* Begin a line that is longer than others may be. */
+static vc_mc_step parse_long(vc_mc_stream *stream, const char *data, size_t length,
+                             vc_mc_command *command) {
+    vc_mc_name name;
+    size_t next;
+    if (is_get(data, length, SPACES_MAX, &name, &next))
+        return begin_series(stream, name, next, command);
+    /* It is unknown where the next command begins. */
+    *command = (vc_mc_command){.name = VC_MC_UNKNOWN, .used = length, .closes = true};
+    return answer_error(command, "CLIENT_ERROR line too long");
 }
 
 vc_mc_step vc_mc_parse_text(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
                             size_t length, vc_mc_command *command) {
-    if (stream->line_left) {
-        go_on(stream, data, command);
-        return VC_MC_NEXT;
-    }
-    vc_text words[VC_MC_WORDS];
-    vc_mc_name name;
+    if (stream->skipped || stream->skips_line) return skip(stream, data, length, command);
+    if (stream->is_series) return parse_key(stream, data, length, command);
     const char *found = memchr(data + stream->scanned, '\n', length - stream->scanned);
     size_t size = found ? (size_t)(found - data) : length;
-    bool reads = is_get(data, length, &name);
-    if (size > (reads ? GET_LINE_BYTES_MAX : LINE_BYTES_MAX)) return VC_MC_PASS;
+    if (size > LINE_BYTES_MAX) return parse_long(stream, data, length, command);
     if (!found) {
         stream->scanned = length;
-        stream->needed = length + 1;
-        return VC_MC_MORE;
+        return want(stream, command, length + 1);
     }
-    const char *end = size > 1 && found[-1] == '\r' ? found - 1 : found;
-    if (reads) return parse_get(data, size + 1, end, name, command);
-    unsigned count = split(data, end, words);
-    if (!count || count == VC_MC_WORDS) return VC_MC_PASS;
-    const form *is = find_form(*words);
-    if (!is) return VC_MC_PASS;
-    *command = (vc_mc_command){
-        .name = is->name,
-        .action = is->action,
-        .mode = is->flags || is->name == VC_MC_CAS ? VC_MC_SET : is->name,
-        .form = is->flags ? VC_MC_META : VC_MC_TEXT,
-        .used = size + 1,
-    };
-    if (!read_words(is, words, count, command)) return VC_MC_PASS;
-    if (is->action != VC_MC_WRITE) return VC_MC_NEXT;
-    return add_value(config, stream, data, length, words[is->flags ? 2 : 4], command);
-}
-
-/* --- Replies ---------------------------------------------------------------------------- */
-
-static char *put_text(char *to, const char *text) { return vc_mc_copy(to, text, strlen(text)); }
-
-/* Add a reply: its head, which is followed by the value, if there is one. The value may be in the
- * room of the reply. */
-static void add_reply(vc_mc_out *out, const char *head, size_t length, const vc_mc_outcome *value,
-                      const char *end) {
-    char *to = out->at + out->used, *at = to + length;
-    if (value) {
-        memmove(at, value->value, value->record.length);
-        at += value->record.length;
-    }
-    memcpy(to, head, length);
-    at = put_text(at, end);
-    out->used = (size_t)(at - out->at);
-}
-
-void vc_mc_reply_text(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_mc_out *out) {
-    static const char *const LINES[VC_MC_RESULTS] = {
-        [VC_MC_STORED] = "STORED\r\n",       [VC_MC_NOT_STORED] = "NOT_STORED\r\n",
-        [VC_MC_EXISTS] = "EXISTS\r\n",       [VC_MC_NOT_FOUND] = "NOT_FOUND\r\n",
-        [VC_MC_DELETED] = "DELETED\r\n",     [VC_MC_TOUCHED] = "TOUCHED\r\n",
-    };
-    char head[VC_MC_REPLY_BYTES], *to = head;
-    const vc_record *record = &outcome->record;
-    if (command->is_quiet) return;
-    if (outcome->result == VC_MC_HIT) {
-        to = put_text(to, "VALUE ");
-        to = vc_mc_copy(to, command->key.at, command->key.length);
-        *to++ = ' ';
-        to = vc_put_number(to, record->flags);
-        *to++ = ' ';
-        to = vc_put_number(to, record->length);
-        if (command->has_cas) *to++ = ' ', to = vc_put_number(to, record->stored_us);
-        to = put_text(to, "\r\n");
-        add_reply(out, head, (size_t)(to - head), outcome,
-                  command->is_last ? "\r\nEND\r\n" : "\r\n");
-    } else if (outcome->result == VC_MC_MISS) {
-        add_reply(out, "", 0, NULL, command->is_last ? "END\r\n" : "");
-    } else {
-        add_reply(out, "", 0, NULL, LINES[outcome->result]);
-    }
-}
-
-/* Return the number after a letter. */
-static int64_t number_of(char letter, const vc_mc_command *command, const vc_mc_outcome *outcome) {
-    const vc_record *record = &outcome->record;
-    switch (letter) {
-    case 't':
-        return outcome->ttl_ms < 0 ? -1 : (outcome->ttl_ms + 999) / 1000;
-    case 'c':
-        return outcome->has_record ? (int64_t)record->stored_us : 0;
-    case 'f':
-        return record->flags;
-    case 'h':
-        return outcome->idle >= 0;
-    case 'l':
-        return outcome->idle > 0 ? outcome->idle : 0;
-    default: /* 's' */
-        return outcome->has_record ? record->length : (int64_t)command->value.length;
-    }
-}
-
-/* Write the flags that a reply repeats, each with a space before it; without `is_full`, only
- * opaque and key. */
-static char *put_flags(char *to, const vc_mc_command *command, const vc_mc_outcome *outcome,
-                       bool is_full) {
-    for (unsigned i = 0; i < command->word_count; i++) {
-        vc_text word = command->words[i];
-        char letter = *word.at;
-        if (!is_full && letter != 'O' && letter != 'k') continue;
-        *to++ = ' ';
-        if (letter == 'O') {
-            to = vc_mc_copy(to, word.at, word.length);
-            continue;
-        }
-        *to++ = letter;
-        if (letter == 'k' && command->is_base64) {
-            to = put_text(put_base64(to, command->key), " b");
-        } else if (letter == 'k') {
-            to = vc_mc_copy(to, command->key.at, command->key.length);
-        } else {
-            int64_t number = number_of(letter, command, outcome);
-            if (number < 0) *to++ = '-';
-            to = vc_put_number(to, (uint64_t)(number < 0 ? -number : number));
-        }
-    }
-    return to;
-}
-
-void vc_mc_reply_meta(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_mc_out *out) {
-    static const char *const CODES[VC_MC_RESULTS] = {
-        [VC_MC_HIT] = "HD",        [VC_MC_MISS] = "EN",      [VC_MC_STORED] = "HD",
-        [VC_MC_NOT_STORED] = "NS", [VC_MC_EXISTS] = "EX",    [VC_MC_NOT_FOUND] = "NF",
-        [VC_MC_DELETED] = "HD",    [VC_MC_OK] = "MN",
-    };
-    char head[VC_MC_REPLY_BYTES], *to = head;
-    vc_mc_result result = outcome->result;
-    bool is_hit = result == VC_MC_HIT, has_value = is_hit && command->wants_value;
-    bool is_success = result == VC_MC_MISS || result == VC_MC_STORED || result == VC_MC_DELETED;
-    if (command->is_quiet && is_success) return;
-    if (has_value) to = vc_put_number(put_text(to, "VA "), outcome->record.length);
-    else to = put_text(to, CODES[result]);
-    to = put_flags(to, command, outcome, is_hit || command->action == VC_MC_WRITE);
-    if (is_hit && outcome->has_won) to = put_text(to, " Z");
-    to = put_text(to, "\r\n");
-    add_reply(out, head, (size_t)(to - head), has_value ? outcome : NULL, has_value ? "\r\n" : "");
+    const char *at = data, *end = size > 1 && found[-1] == '\r' ? found - 1 : found;
+    while (at < end && *at == ' ') at++;
+    vc_text words[VC_MC_WORDS] = {vc_mc_next_word(&at, end)};
+    unsigned count = 1;
+    *command = (vc_mc_command){.used = size + 1, .form = VC_MC_TEXT};
+    for (vc_mc_name name = VC_MC_GET; name <= VC_MC_GATS; name++)
+        if (vc_mc_is_word(words[0], vc_mc_names[name]))
+            return parse_get(stream, name, data, end, command);
+    if (vc_mc_is_word(words[0], "bget"))
+        return parse_get(stream, VC_MC_GET, data, end, command);
+    while (at < end && count < VC_MC_WORDS) words[count++] = vc_mc_next_word(&at, end);
+    return parse_words(config, stream, data, length, words, count, command);
 }

@@ -1,24 +1,19 @@
-/* Plain memcached commands: bytes in, replies out, without I/O and without the interpreter.
+/* The memcached protocol: bytes in, replies out, without I/O and without the interpreter.
  *
- * What is plain is executed here: text get, gets, gat, gats, set, add, replace, cas, touch and
- * delete; meta mg, ms, md and mn; binary get, set, add, replace, delete, noop and their quiet
- * forms. Everything else is passed, whole and unchanged, to memcache/ in Python, which defines
- * every reply, counter and effect: see text.py, meta.py, binary.py, executor.py and replies.py.
+ * All commands of the text protocol, its meta commands and the binary protocol are executed here.
+ * What they reply is defined by memcached; docs/MEMCACHE.md lists the differences.
  *
  * Use, for each connection, whenever bytes have arrived or a step before allows it:
  *
  *     vc_mc_step step = vc_mc_execute(mc, stream, data, length, &used, &out);
  *
  *   data    all bytes that have arrived and are not used; they may be elsewhere in the next call.
- *   NEXT    a command, or one key of a get, was executed, and used `used` of them. Its reply, maybe
- *           of no bytes, is in `out`.
- *   MORE    the command is not whole: call again when `stream->needed` bytes are there, at least
- *           one more than now. Also the answer to no bytes.
- *   PASS    nothing was done. Python executes `stream->prefix`, then `data`, until its decoder
- *           holds no bytes and skips none; then the next bytes come here again. The prefix is not
- *           empty if keys of a get were answered here: it is then the beginning of a get of those
- *           that are left. What is in `out` is sent before. `is_binary` says which decoder, not
- *           the first byte of `data`.
+ *           After each step, the first `used` of them are used.
+ *   NEXT    a command, or one key of a get, was executed. Its reply, maybe of no bytes, is in
+ *           `out`. `stream->closes`: the connection is closed when that is sent.
+ *   MORE    the command is not whole: call again when `stream->needed` bytes are there that are
+ *           not used, at least one more than now. `used` may be above 0: values that are too
+ *           large are skipped as they arrive, and the keys of a get are used as they arrive.
  *   COLD    the record of a key is not in memory. The caller owns the read of `stream->at` with
  *           the key in `stream->key`: it lets a thread read the record with `functions->read` into
  *           any buffer, whatever comes of it, and calls `functions->end_read`; then it calls
@@ -26,9 +21,17 @@
  *   TOGETHER  each record is synced, and the caller owns `stream->put`: it lets
  *           `functions->put_together` make it, and then calls again with the same data. Its value
  *           is part of `data`, unless it has no bytes, and moves with it.
+ *   CALL    the command may take long: nothing of it was done. Another thread executes it, by
+ *           this function with a `vc_mc` whose config has `ask`, and with the data that are not
+ *           used. The step of that is NEXT, and its `out` grows by realloc.
  *   FLUSH   there is no room in `out`: send it, then call again with an empty one.
  *
- * Threads. A `vc_mc` belongs to the thread of one loop, a stream to the `vc_mc` of its loop. All
+ * What makes a CALL: a lock that is not free soon; a value for which `out` has no room; a read
+ * that fails; a key of which only the hot tier may have a copy; a put for which a volume has to be
+ * made ready, or that the disk refuses; statistics, flush_all and tokens. Of these, `ask` answers
+ * what only Python knows or does.
+ *
+ * Threads. A `vc_mc` belongs to one thread, a stream to the thread that executes its commands. All
  * functions are for that thread, which has not got Python's lock, except `vc_mc_add_counts`, which
  * any thread may call. The core and the marks are shared. */
 #ifndef VC_MEMCACHE_H
@@ -40,26 +43,30 @@
 
 enum {
     VC_MC_KEY_BYTES = 250,
-    VC_MC_PREFIX_BYTES = 32,
-    /* `out` needs this much room when it is empty. Values that have less are passed. */
+    /* `out` needs this much room when it is empty. */
     VC_MC_OUT_BYTES_MIN = 4096,
+    VC_MC_TOKEN_BYTES = 32,
 };
 
 typedef enum {
-    VC_MC_NEXT, VC_MC_MORE, VC_MC_PASS, VC_MC_COLD, VC_MC_FLUSH,
-    VC_MC_TOGETHER
+    VC_MC_NEXT, VC_MC_MORE, VC_MC_COLD, VC_MC_FLUSH, VC_MC_TOGETHER, VC_MC_CALL
 } vc_mc_step;
 
 /* The commands that are counted. A binary request has the name of the text command; a cas unique
  * makes "cas" of a binary set, add or replace. */
 typedef enum {
-    VC_MC_GET, VC_MC_GETS, VC_MC_GAT, VC_MC_GATS, VC_MC_SET, VC_MC_ADD, VC_MC_REPLACE, VC_MC_CAS,
-    VC_MC_TOUCH, VC_MC_DELETE, VC_MC_MG, VC_MC_MS, VC_MC_MD, VC_MC_MN, VC_MC_NOOP, VC_MC_NAMES
+    VC_MC_GET, VC_MC_GETS, VC_MC_GAT, VC_MC_GATS, VC_MC_SET, VC_MC_ADD, VC_MC_REPLACE,
+    VC_MC_APPEND, VC_MC_PREPEND, VC_MC_CAS, VC_MC_INCR, VC_MC_DECR, VC_MC_TOUCH, VC_MC_DELETE,
+    VC_MC_MG, VC_MC_MS, VC_MC_MD, VC_MC_MA, VC_MC_ME, VC_MC_MN, VC_MC_NOOP, VC_MC_VERSION,
+    VC_MC_VERBOSITY, VC_MC_QUIT, VC_MC_SHUTDOWN, VC_MC_FLUSH_ALL, VC_MC_STATS, VC_MC_AUTH,
+    VC_MC_MEMLIMIT, VC_MC_CONFIG, VC_MC_UNKNOWN, VC_MC_NAMES
 } vc_mc_name;
 
 typedef enum {
     VC_MC_HIT, VC_MC_MISS, VC_MC_STORED, VC_MC_NOT_STORED, VC_MC_EXISTS, VC_MC_NOT_FOUND,
-    VC_MC_DELETED, VC_MC_TOUCHED, VC_MC_OK, VC_MC_RESULTS
+    VC_MC_NON_NUMERIC, VC_MC_DELETED, VC_MC_TOUCHED, VC_MC_OK, VC_MC_AUTHENTICATED, VC_MC_DENIED,
+    VC_MC_UNAUTHORIZED, VC_MC_FORBIDDEN, VC_MC_BAD_KEY, VC_MC_TOO_LARGE, VC_MC_FAILED, VC_MC_ERROR,
+    VC_MC_RESULTS
 } vc_mc_result;
 
 /* How the metrics name them. */
@@ -73,11 +80,59 @@ typedef struct {
     void *context;
 } vc_mc_clocks;
 
+/* What a client may do. With `wants_credentials`, a set of the text protocol gives a token. */
+typedef struct {
+    bool may_read, may_write, wants_credentials;
+} vc_mc_rights;
+
+enum { VC_MC_TOKENS_MAX = 8 };
+
+/* A token that is right, as `ask` has answered it, and what who has given it may do. */
+typedef struct {
+    uint8_t token[VC_MC_TOKEN_BYTES];
+    vc_mc_rights rights;
+} vc_mc_token;
+
+typedef struct {
+    vc_mc_rights rights;        /* of a client that has given no token */
+    unsigned count;
+    vc_mc_token tokens[VC_MC_TOKENS_MAX];
+} vc_mc_access;
+
+/* What Python is asked, and the results it may have. All others are VC_MC_FAILED, with the reason
+ * in `text`. */
+typedef enum {
+    VC_MC_ASK_GET,      /* HIT with `record`, whose value is `text`, or MISS */
+    VC_MC_ASK_STAT,     /* the same without the value */
+    VC_MC_ASK_PUT,      /* STORED with `record`, TOO_LARGE */
+    VC_MC_ASK_TOUCH,    /* the same, as the version in `put` */
+    VC_MC_ASK_DELETE,   /* DELETED, NOT_FOUND */
+    VC_MC_ASK_FLUSH,    /* in `exptime` seconds: OK, FORBIDDEN */
+    VC_MC_ASK_STATS,    /* about `value`: OK with lines "STAT name text" in `text`, or NOT_FOUND */
+    VC_MC_ASK_CONFIG,   /* OK with the list of instances in `text`, or NOT_FOUND */
+    VC_MC_ASK_TOKEN,    /* whether `value` is one: AUTHENTICATED with `rights`, or DENIED */
+} vc_mc_question;
+
+typedef struct {
+    vc_mc_question question;
+    const char *remote;
+    vc_text key, value;
+    const vc_put *put;
+    int64_t exptime;
+    /* The answer; what it points to is valid until the next question. */
+    vc_text text;
+    vc_record record;       /* `type` has the text fields, one after the other */
+    bool is_copy;           /* of the hot tier */
+    bool is_broken;         /* the connection is to be closed: it is unknown what was done */
+    vc_mc_rights rights;
+    uint8_t token[VC_MC_TOKEN_BYTES];   /* what tells a token from others */
+} vc_mc_asked;
+
 typedef struct {
     vc_core *core;
     const vc_core_functions *functions;
     const vc_mc_clocks *clocks;
-    vc_marks *reads, *won;      /* shared with the executor in Python */
+    vc_marks *reads, *won;
     vc_copies *copies;          /* NULL: there is no hot tier */
     size_t key_size;            /* of a value that is stored, at most */
     uint64_t value_size;
@@ -90,35 +145,37 @@ typedef struct {
     void *context;
     /* What is due after a put is to be done, so that the next put is plain; likewise. */
     void (*on_due)(void *due_context);
+    /* Answers what only Python knows or does, for whoever may wait; NULL: this thread may not. */
+    vc_mc_result (*ask)(void *due_context, vc_mc_asked *asked);
     void *due_context;
 } vc_mc_config;
 
-/* What a client may do. With `wants_credentials`, all commands are passed. */
-typedef struct {
-    bool may_read, may_write, wants_credentials;
-} vc_mc_rights;
-
 /* One connection. All is 0 at first, except what the caller sets. */
 typedef struct {
-    vc_mc_rights rights;        /* set by the caller, and again whenever the tokens change */
     const char *remote;         /* the address of the client, for events; the caller's */
+    vc_mc_rights rights;        /* see `vc_mc_allow` */
     /* Results. */
-    bool is_known, is_binary;   /* by the first byte of the connection, once it was here */
     size_t needed;              /* of MORE: bytes */
-    char prefix[VC_MC_PREFIX_BYTES];    /* of PASS; of its length only */
-    size_t prefix_length;
+    bool closes;
+    bool has_token;             /* the client has given one */
+    uint8_t token[VC_MC_TOKEN_BYTES];
     vc_lookup at;               /* of COLD */
     vc_put put;                 /* of TOGETHER */
     uint8_t key[VC_MC_KEY_BYTES];
     size_t key_length;
     /* Between calls. */
+    bool is_known, is_binary;   /* by the first byte of the connection, once it was here */
     bool is_warm;               /* the record of the next key was read after COLD */
     bool is_put;                /* the next command has made `put` after TOGETHER */
     int64_t started_ns;         /* when it was asked for, or to be put */
     size_t scanned;             /* bytes without a line end */
-    size_t line_left;           /* of a get whose keys are not all answered: with its line end */
+    uint64_t skipped;           /* bytes to come that are part of no command */
+    bool skips_line;            /* likewise, up to a line end */
+    bool is_series;             /* of gets: the next word is a key, or before it the time */
+    bool awaits_time, has_keys;
     vc_mc_name series;          /* which get */
     int64_t exptime;            /* of it */
+    bool has_sasl, is_sasl_step;
 } vc_mc_stream;
 
 /* Replies; the memory is the caller's. */
@@ -131,7 +188,7 @@ typedef struct {
 typedef struct {
     vc_durations commands[VC_MC_NAMES][VC_MC_RESULTS];
     vc_durations reads, writes;     /* of the store */
-    uint64_t absent, evicted;       /* misses by reason */
+    uint64_t absent, evicted, expired;  /* misses by reason */
 } vc_mc_counts;
 
 /* Something that Python is told. */
@@ -143,6 +200,8 @@ typedef struct {
     bool is_sampled;
     bool is_hot;                /* the key is to be promoted */
     bool has_record;            /* then there is a position */
+    bool is_copy;               /* it comes from the hot tier */
+    bool wants_read, has_token; /* of UNAUTHORIZED: what was wanted, and whether with a token */
     int64_t started_ns, took_ns;    /* monotonic */
     int64_t read_ns, write_ns;  /* of the store; 0: none */
     uint64_t offset, size, expires_ms;  /* of the record */
@@ -161,6 +220,10 @@ void vc_mc_free(vc_mc *mc);
 void vc_mc_change(vc_mc *mc, const vc_mc_config *to);
 vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
                          size_t *used, vc_mc_out *out);
+/* Let the client do what it may: at first, and whenever the tokens change. */
+void vc_mc_allow(vc_mc_stream *stream, const vc_mc_access *access);
+/* Whether a command has begun that is not over, although all its bytes so far are used. */
+bool vc_mc_is_inside(const vc_mc_stream *stream);
 /* Add what was counted since the start. */
 void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts);
 /* Return the events since the last call, one after the other; valid until the next call. */

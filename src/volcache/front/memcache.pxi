@@ -1,5 +1,5 @@
-# Commands of the memcached protocol that are executed in C, see memcache.h: what they share with
-# Python, and what they have counted and recorded.
+# Commands of the memcached protocol, see memcache.h: what they ask Python, and what they have
+# counted and recorded.
 
 from libc.stdlib cimport free, malloc
 
@@ -21,11 +21,6 @@ cdef class Marks:
     def get(self, uint64_t version):
         cdef uint32_t number
         return number if vc_marks_get(self.marks, version, &number) else None
-
-    def move(self, uint64_t old, uint64_t new):
-        cdef uint32_t number
-        if vc_marks_get(self.marks, old, &number):
-            vc_marks_put(self.marks, new, number)
 
 
 cdef int64_t native_store_us(void *context) noexcept nogil:
@@ -51,38 +46,73 @@ cdef void on_command_due(void *context) noexcept with gil:
         (<CommandFacts>context).log.failed(error)
 
 
-cdef class CommandFacts:
-    """What the commands use, and the counters and logs in Python that learn of them."""
+cdef vc_mc_result on_ask(void *context, vc_mc_asked *asked) noexcept with gil:
+    facts = <CommandFacts>context
+    try:
+        return facts.answer(asked)
+    except BaseException as error:
+        reason = facts.service.refused(error)
+        if reason is None:
+            return VC_MC_TOO_LARGE
+        asked.is_broken = not reason
+        if asked.is_broken:
+            facts.log.failed(error)
+        facts.tell(asked, reason or b"internal error")
+        return VC_MC_FAILED
 
-    cdef object store, clock, machine_ns, stats, store_stats, log, sample, reads, won, promote
+
+cdef vc_mc_rights rights_of(rights):
+    may_read, may_write, wants_credentials = rights
+    return vc_mc_rights(may_read, may_write, wants_credentials)
+
+
+cdef vc_mc_access access_of(service):
+    """Return who may do what, as the service says."""
+    cdef vc_mc_access access
+    rights, tokens = service.access_table()
+    access.rights = rights_of(rights)
+    access.count = min(len(tokens), VC_MC_TOKENS_MAX)
+    for i in range(access.count):
+        digest, rights = tokens[i]
+        memcpy(access.tokens[i].token, data_of(digest), VC_MC_TOKEN_BYTES)
+        access.tokens[i].rights = rights_of(rights)
+    return access
+
+
+cdef class CommandFacts:
+    """What the commands use, and what Python answers and learns."""
+
+    cdef object service, store, clock, machine_ns, stats, store_stats, log, sample, promote
+    cdef object kept  # what the last answer points to
+    cdef Marks reads, won
     cdef Copies copies
     cdef vc_mc_clocks clocks
     cdef vc_mc_config config
     cdef vc_mc_counts seen
 
-    def __init__(self, executor, stats, log, sample):
-        store = executor.cache.store
-        cdef Index index = store.index
-        cdef Marks reads = executor.reads, won = executor.won
-        limits = executor.limits
-        self.clock, self.machine_ns = store.clock, executor.clock
-        self.stats, self.store_stats = stats, store.stats
-        self.log, self.sample = log, sample
-        self.reads, self.won = reads, won
+    def __init__(self, service, stats, log, sample):
+        cache, limits = service.cache, service.limits
+        cdef Index index = cache.store.index
+        self.service, self.store, self.log, self.sample = service, cache.store, log, sample
+        self.clock, self.machine_ns = self.store.clock, service.clock
+        self.stats, self.store_stats = stats, self.store.stats
+        # When versions were read, in seconds since the epoch; and those that a client has won
+        # the right to replace. Beyond these numbers, the oldest is forgotten.
+        self.reads, self.won = Marks(16_384), Marks(65_536)
         self.clocks = vc_mc_clocks(python_store_us, python_machine_us, <void *>self)
-        if type(store.clock) is Clock:
+        if type(self.clock) is Clock:
             self.clocks.store_us, self.clocks.machine_us = native_store_us, native_machine_us
-            self.clocks.context = &(<Clock>store.clock).clock
+            self.clocks.context = &(<Clock>self.clock).clock
         self.config.core = index.core
         self.config.functions = functions
         self.config.clocks = &self.clocks
-        self.config.reads = reads.marks
-        self.config.won = won.marks
-        self.copies, self.promote = executor.cache.hot_keys, executor.cache.promote
+        self.config.reads = self.reads.marks
+        self.config.won = self.won.marks
+        self.copies, self.promote = cache.hot_keys, cache.promote
         if self.copies is not None:
             self.config.copies = self.copies.copies
-        self.store = store
-        self.config.on_due, self.config.due_context = on_command_due, <void *>self
+        self.config.on_due, self.config.ask = on_command_due, on_ask
+        self.config.due_context = <void *>self
         self.config.key_size = limits.key_size
         self.config.value_size = limits.value_size
         self.config.default_ttl = limits.default_ttl
@@ -90,6 +120,64 @@ cdef class CommandFacts:
         self.config.slow_ns = min(log.threshold_ns, 2**62)
         self.config.long_ns = LONG_NS
         self.config.sample_mask = SAMPLED
+
+    cdef tell(self, vc_mc_asked *asked, bytes text):
+        self.kept = text
+        asked.text = vc_text(text, len(text))
+
+    cdef vc_mc_result answer(self, vc_mc_asked *asked) except *:
+        service, cache, question = self.service, self.service.cache, asked.question
+        cdef bytes key = asked.key.at[: asked.key.length]
+        cdef bytes value = asked.value.at[: asked.value.length]
+        if question == VC_MC_ASK_GET or question == VC_MC_ASK_STAT:
+            record = cache.get(key) if question == VC_MC_ASK_GET else cache.stat(key)
+            return VC_MC_MISS if record is None else self.answer_record(asked, record, VC_MC_HIT)
+        if question == VC_MC_ASK_PUT or question == VC_MC_ASK_TOUCH:
+            return self.answer_record(asked, self.put(key, asked.put), VC_MC_STORED)
+        if question == VC_MC_ASK_DELETE:
+            return VC_MC_DELETED if cache.delete(key) else VC_MC_NOT_FOUND
+        if question == VC_MC_ASK_FLUSH:
+            reason = service.flush(asked.exptime)
+            self.tell(asked, reason)
+            return VC_MC_FORBIDDEN if reason else VC_MC_OK
+        if question == VC_MC_ASK_TOKEN:
+            found = service.authenticate(asked.remote.decode("ascii"), value)
+            if found is None:
+                return VC_MC_DENIED
+            digest, rights = found
+            memcpy(asked.token, data_of(digest), VC_MC_TOKEN_BYTES)
+            asked.rights = rights_of(rights)
+            return VC_MC_AUTHENTICATED
+        text = service.report(value) if question == VC_MC_ASK_STATS else service.config(value)
+        if text is None:
+            return VC_MC_NOT_FOUND
+        self.tell(asked, text)
+        return VC_MC_OK
+
+    cdef vc_mc_result answer_record(self, vc_mc_asked *asked, record, vc_mc_result result) except *:
+        cdef vc_record *found = &asked.record
+        cdef bytes types = b"".join(record[1:4])
+        self.kept = record, types
+        asked.is_copy = record.source != "DISK"
+        asked.text = vc_text(record.value, len(record.value))
+        found.type = data_of(types)
+        found.type_length, found.encoding_length, found.cache_length = map(len, record[1:4])
+        found.stored_us, found.expires_ms, found.flags = record[4:7]
+        found.volume, found.offset, found.size, found.length = record[7:11]
+        return result
+
+    cdef put(self, bytes key, const vc_put *put):
+        """Put a record, or put one again that has another expiry."""
+        cdef const vc_record *given = &put.record
+        cdef bytes value = (<const char *>put.value)[: given.length]
+        types = (
+            <bytes>(<const char *>put.type)[: given.type_length],
+            <bytes>(<const char *>put.encoding)[: given.encoding_length],
+            <bytes>(<const char *>put.cache)[: given.cache_length],
+        )
+        return self.service.put(
+            key, value, types, given.stored_us, given.expires_ms, given.flags
+        )
 
     cdef catch_up(self):
         with self.store.lock:
@@ -112,7 +200,9 @@ cdef class CommandFacts:
         add_new_durations(self.store_stats.writes, &counts.writes, &self.seen.writes)
         self.store_stats.absent_reads += counts.absent - self.seen.absent
         self.store_stats.evicted_reads += counts.evicted - self.seen.evicted
+        self.store_stats.expired_reads += counts.expired - self.seen.expired
         self.seen.absent, self.seen.evicted = counts.absent, counts.evicted
+        self.seen.expired = counts.expired
 
     cdef answers(self, int name, int result):
         return self.stats.answers[
@@ -133,6 +223,14 @@ cdef class CommandFacts:
             self.sample(key)
         if event.is_hot:
             self.promote(key, event.expires_ms)
+        if event.result == VC_MC_UNAUTHORIZED:
+            self.service.refuse(
+                "read" if event.wants_read else "write",
+                "wrong" if event.has_token else "missing",
+                event.remote.decode("ascii"),
+                vc_mc_names[event.name].decode("ascii"),
+                key.decode("latin-1"),
+            )
         for histogram, ns in (
             (self.answers(event.name, event.result), event.took_ns),
             (self.store_stats.reads, event.read_ns),
@@ -150,6 +248,7 @@ cdef class CommandFacts:
                 took_ns=event.took_ns,
                 size=event.bytes,
                 position=(event.volume, event.offset, event.size) if event.has_record else None,
+                source="MEMC" if event.is_copy else "DISK",
             )
 
 
@@ -175,6 +274,7 @@ cdef class Commands:
 
     cdef CommandFacts facts
     cdef vc_mc *mc
+    cdef vc_mc *waiting
     cdef vc_mc_stream stream
     cdef vc_mc_out out
     cdef bytes remote
@@ -184,33 +284,53 @@ cdef class Commands:
         cdef vc_mc_config config = facts.config
         self.facts = facts
         config.on_events, config.context = on_command_events, <void *>self
+        self.waiting = vc_mc_new(&config)
+        config.ask = NULL
         self.mc = vc_mc_new(&config)
         self.out = vc_mc_out(<char *>malloc(room), 0, room)
-        if self.mc is NULL or self.out.at is NULL:
+        if self.mc is NULL or self.waiting is NULL or self.out.at is NULL:
             raise MemoryError
 
     def __dealloc__(self):
         vc_mc_free(self.mc)
+        vc_mc_free(self.waiting)
         free(self.out.at)
 
-    def connect(self, remote, *, bint may_read, bint may_write, bint wants_credentials):
+    def connect(self, remote):
         memset(&self.stream, 0, sizeof(self.stream))
         self.remote = remote.encode("ascii")
         self.stream.remote = self.remote
-        self.allow(may_read=may_read, may_write=may_write, wants_credentials=wants_credentials)
+        self.allow()
 
-    def allow(self, *, bint may_read, bint may_write, bint wants_credentials):
-        self.stream.rights = vc_mc_rights(may_read, may_write, wants_credentials)
+    def allow(self):
+        cdef vc_mc_access access = access_of(self.facts.service)
+        vc_mc_allow(&self.stream, &access)
 
     def execute(self, bytes data not None):
         cdef size_t used
         cdef vc_mc_step step = vc_mc_execute(
             self.mc, &self.stream, <const char *>data, len(data), &used, &self.out
         )
-        return step, used, self.stream.prefix[: self.stream.prefix_length]
+        return step, used
 
+    def call(self, bytes data not None):
+        """Do what the thread for calls does."""
+        cdef size_t used
+        cdef vc_mc_out out = vc_mc_out(<char *>malloc(VC_MC_OUT_BYTES_MIN), 0, VC_MC_OUT_BYTES_MIN)
+        cdef vc_mc_step step = vc_mc_execute(
+            self.waiting, &self.stream, <const char *>data, len(data), &used, &out
+        )
+        reply = <bytes>out.at[: out.used]
+        free(out.at)
+        return step, used, reply
+
+    @property
     def needed(self):
         return self.stream.needed
+
+    @property
+    def closes(self):
+        return self.stream.closes
 
     def replies(self):
         used, self.out.used = self.out.used, 0
@@ -232,11 +352,13 @@ cdef class Commands:
         """Let Python have what was counted and recorded."""
         cdef vc_mc_counts counts
         cdef size_t length
-        cdef const uint8_t *events = vc_mc_take_events(self.mc, &length)
+        cdef const uint8_t *events
         memset(&counts, 0, sizeof(counts))
-        vc_mc_add_counts(self.mc, &counts)
+        for mc in (0, 1):
+            events = vc_mc_take_events(self.waiting if mc else self.mc, &length)
+            vc_mc_add_counts(self.waiting if mc else self.mc, &counts)
+            self.facts.take_events(events, length)
         self.facts.add_counts(&counts)
-        self.facts.take_events(events, length)
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure

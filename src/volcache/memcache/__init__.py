@@ -1,7 +1,7 @@
 """
 The memcached protocol, on the same cache as HTTP.
 
-`decoder.py` and its two kinds turn bytes into commands, `replies.py` turns results into
-bytes, without a socket or a thread; `commands.py` has commands and results; `executor.py`
-does what a command asks for; `listener.py` executes what the loops in C leave to Python.
+C executes the commands (front/memcache.h). Here are its sockets, its log lines, and what
+only Python knows: `service.py` answers what commands ask for, `statistics.py` answers
+`stats`, `listener.py` has the thread that may wait.
 """

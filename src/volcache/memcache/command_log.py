@@ -14,50 +14,40 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from volcache.memcache.commands import Simple, Status
-from volcache.monitoring.commands import ERROR
 from volcache.request_log import AccessLine, AccessLines, SlowLimit, word
 from volcache.text import escape_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from volcache.memcache.commands import Command, Result
-
 _logger: Final = logging.getLogger(__name__)
 _KEY_LENGTH_MAX: Final = 1000  # Characters of a line.
 _ALWAYS_NS: Final = -1
 _PROTOCOL: Final = "memcache"
+# What HTTP answers in the same case, by result.
 _STATUSES: Final = {
-    result.value: status
+    result: status
     for status, results in {
-        200: (Status.HIT, Status.OK, Status.AUTHENTICATED),
-        201: (Status.STORED,),
-        204: (Status.DELETED, Status.TOUCHED),
-        400: (Status.NON_NUMERIC, Status.BAD_KEY),
-        401: (Status.DENIED, Status.UNAUTHORIZED),
-        403: (Status.FORBIDDEN,),
-        404: (Status.MISS, Status.NOT_FOUND),
-        412: (Status.NOT_STORED, Status.EXISTS),
-        413: (Status.TOO_LARGE,),
-        503: (Status.FAILED,),
+        200: ("hit", "ok", "authenticated"),
+        201: ("stored",),
+        204: ("deleted", "touched"),
+        400: ("non_numeric", "bad_key", "error"),
+        401: ("denied", "unauthorized"),
+        403: ("forbidden",),
+        404: ("miss", "not_found"),
+        412: ("not_stored", "exists"),
+        413: ("too_large",),
+        503: ("failed",),
     }.items()
     for result in results
-} | {ERROR: 400}
-
-
-def result_of(command: Command, result: Result) -> str:
-    """Return the result of a command as metrics and logs name it."""
-    if type(command) is Simple and command.is_error:
-        return ERROR
-    return result.status.value
+}
 
 
 class CommandLog:
     """
     Writes the lines; from any thread.
 
-    `threshold_ns`: only commands that took longer need be passed to `done`. If all lines
+    `threshold_ns`: only commands that took longer need be passed to `add`. If all lines
     are off, none does.
     """
 
@@ -98,29 +88,6 @@ class CommandLog:
         """Log a bug in what is due after a command."""
         _logger.error("memcache.failed command=%s", "-", exc_info=error)
 
-    def done(
-        self,
-        remote: str,
-        command: Command,
-        result: Result,
-        started_ns: int,
-        took_ns: int,
-        size: int,
-    ) -> None:
-        """Log a command that was executed in Python; see `add`."""
-        record = result.record
-        self.add(
-            remote,
-            command.name,
-            getattr(command, "key", None),
-            result_of(command, result),
-            started_ns=started_ns,
-            took_ns=took_ns,
-            size=size,
-            position=record and (record.volume, record.offset, record.size),
-            source=record.source if record else "",
-        )
-
     def add(  # noqa: PLR0913 - What a line has.
         self,
         remote: str,
@@ -141,7 +108,7 @@ class CommandLog:
             remote: The address of the client; empty if it has none.
             name: Of the command.
             key: None if it has none.
-            result: As `result_of` names it.
+            result: As the metrics name it.
             started_ns: By `time.perf_counter_ns`.
             took_ns: The duration, in nanoseconds.
             size: Bytes of the reply.

@@ -1,226 +1,243 @@
 """
-The commands of clients: who may give them, and what answers them.
+What the commands in C ask Python for, and who may give them.
 
-`Service.execute` passes a command to the executor if the session of its connection allows
-it, and answers the few that the cache has no part in. It never raises: a bug is logged and
-answered, and the connection is closed, since it is not known what was done.
+front/memcache.h says which questions there are. One thread asks; it never gets an
+exception: a bug is logged and answered, and the connection is closed, since it is not known
+what was done.
 
 Tokens are those of HTTP: `write_token` allows everything, `read_token` reading; without
-one, everyone may. A session keeps the password that it gave, so that a reload of the
-tokens affects connections that are open.
+one, everyone may. Of a token that a client gave, its connection keeps a digest, so that a
+reload of the tokens affects connections that are open.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.access import Access
-from volcache.errors import ClientError, StoreError
-from volcache.memcache.commands import (
-    Arithmetic,
-    Authenticate,
-    Delete,
-    FlushAll,
-    Get,
-    Put,
-    Result,
-    Simple,
-    Statistics,
-    Status,
-    Touch,
-)
-from volcache.memcache.executor import refused
+from volcache.errors import ClientError, StoreError, ValueTooLargeError
+from volcache.histogram import NS_PER_SECOND
+from volcache.store import Record
 from volcache.tokens import GuessLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from volcache.memcache.commands import Command
-    from volcache.memcache.executor import Executor
+    from volcache.cache import Cache
     from volcache.memcache.statistics import ServerStatistics
     from volcache.tokens import Kind, Refusals
 
 _logger: Final = logging.getLogger(__name__)
 
-OK: Final = Result(Status.OK)
-_UNAUTHORIZED: Final = Result(Status.UNAUTHORIZED)
-_DENIED: Final = Result(Status.DENIED)
-_AUTHENTICATED: Final = Result(Status.AUTHENTICATED)
-_FLUSH_FORBIDDEN: Final = Result(Status.FORBIDDEN, text="flush_all not allowed")
-_BUG: Final = Result(Status.FAILED, text="internal error")
+KEY_BYTES_MAX: Final = 250  # that memcached allows
+# Times up to this are from now; longer ones are seconds since the epoch.
+_RELATIVE_SECONDS_MAX: Final = 60 * 60 * 24 * 30
+# What a client may do: read; write; and whether it has to give a token first.
+Rights = tuple[bool, bool, bool]
 
 
-@dataclass(slots=True)
-class ClientSession:
-    """What is known of a connection."""
+class ValueLimits(NamedTuple):
+    """What is stored; as in the settings."""
 
-    remote: str  # the address of the client, without the port; "unix"
-    access: Access  # the tokens in effect
-    password: bytes | None = None
-    is_broken: bool = False  # After a bug: the connection is to be closed.
-    may_read: bool = False
-    may_write: bool = False
-
-    def __post_init__(self) -> None:
-        """Find out what a client may do without a token."""
-        self.renew(self.access)
-
-    def renew(self, access: Access) -> None:
-        """Let other tokens be in effect."""
-        self.access = access
-        self.may_read = access.allows("read", self.password)
-        self.may_write = access.allows("write", self.password)
-
-    @property
-    def wants_credentials(self) -> bool:
-        """Whether there is a token that the client has not given."""
-        return not (self.may_read and self.may_write) and self.password is None
-
-
-def _changes(command: Command) -> bool:
-    """Whether a command may change what is stored."""
-    if isinstance(command, Get):
-        return not command.exptime is command.vivify is None
-    return not isinstance(command, Statistics | Simple)
+    key_size: int  # bytes
+    value_size: int  # bytes; longer values are skipped
+    default_ttl: int = 0  # seconds; 0 = values do not expire
+    max_ttl: int = 0  # seconds; 0 = no limit
 
 
 class Service:
-    """Answers commands; for one thread, except where noted."""
+    """Answers the questions of commands; for one thread, except where noted."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - By keyword.
         self,
-        executor: Executor,
+        cache: Cache,
+        limits: ValueLimits,
         statistics: ServerStatistics,
         refusals: Refusals,
         *,
         access: Access | None = None,
         may_flush: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], int] = time.time_ns,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Begin.
 
         Args:
-            executor: Executes what depends on the cache.
+            cache: Used by other threads, too; closed by the caller.
+            limits: What is stored.
             statistics: Answers `stats`.
             refusals: Counts and logs what is refused for its token.
             access: The tokens.
             may_flush: Whether `flush_all` is allowed.
-            clock: Seconds, monotonic.
+            clock: Nanoseconds since the epoch, by the machine's clock.
+            timer: Seconds, monotonic.
         """
+        self.cache = cache
+        self.limits = limits
+        self.clock = clock
         self.access = access or Access()
         self._may_flush = may_flush
-        self.executor = executor
         self._statistics = statistics
         self._refusals = refusals
-        self._guesses = GuessLimit(clock)
-        self._clock = clock
-        self._flush_at: float | None = None  # by `clock`
-        self._handlers: dict[type, Callable[..., Result]] = {
-            Get: executor.get,
-            Put: executor.put,
-            Arithmetic: executor.arithmetic,
-            Delete: executor.delete,
-            Touch: executor.touch,
-            FlushAll: self._flush,
-            Statistics: self._report,
-            Simple: lambda _: OK,
-        }
-
-    # --- Sessions --------------------------------------------------------------------
-
-    def session(self, remote: str) -> ClientSession:
-        """Return the session of a new connection."""
-        return ClientSession(remote, self.access)
+        self._guesses = GuessLimit(timer)
+        self._timer = timer
+        self._flush_at: float | None = None  # by `timer`
 
     def change(self, access: Access, *, may_flush: bool) -> None:
-        """Let other settings be in effect, from the next command on; from any thread."""
+        """Let other settings be in effect, from the next question on; from any thread."""
         self.access = access
         self._may_flush = may_flush
 
-    # --- Commands --------------------------------------------------------------------
+    def put(
+        self,
+        key: bytes,
+        value: bytes,
+        types: tuple[bytes, bytes, bytes],
+        stored_us: int,
+        expires_ms: int,
+        flags: int,
+    ) -> Record:
+        """
+        Store a value.
 
-    def execute(self, session: ClientSession, command: Command) -> Result:
-        """Answer a command; see `ClientSession.is_broken`."""
-        try:
-            if session.access is not self.access:
-                session.renew(self.access)
-            if isinstance(command, Authenticate):
-                return self._authenticate(session, command)
-            if isinstance(command, Get | Statistics) and not session.may_read:
-                return self._refuse(session, command, "read")
-            if _changes(command) and not session.may_write:
-                return self._refuse(session, command, "write")
-            return self._handlers[type(command)](command)
-        except (ClientError, StoreError) as error:
-            return refused(error)
-        except Exception:
-            _logger.exception("memcache.failed command=%s", command.name)
-            session.is_broken = True
-            return _BUG
+        Args:
+            key: Of the value.
+            value: The bytes.
+            types: Content type, content encoding and cache directives.
+            stored_us: 0; or that of the record there is, of which only the expiry changes.
+            expires_ms: As for `Cache.put`.
+            flags: Likewise.
 
-    def _refuse(
-        self, session: ClientSession, command: Command, kind: Kind, reason: str = ""
-    ) -> Result:
-        """Count a command without the right token; the reason is one word."""
-        key: bytes = getattr(command, "key", b"")
-        self._refusals.add(
-            kind,
-            reason or ("missing" if session.password is None else "wrong"),
-            address=session.remote,
-            method=command.name,
-            path=key.decode("latin-1"),
+        Raises:
+            ValueTooLargeError: No volume holds it.
+            StoreError: The disk refused.
+        """
+        if not stored_us:
+            return self.cache.put(
+                key,
+                value,
+                content_type=types[0],
+                content_encoding=types[1],
+                cache_control=types[2],
+                expires_ms=expires_ms,
+                flags=flags,
+            )
+        place = 0, 0, 0
+        record = Record(
+            value, *types, stored_us, expires_ms, flags, *place, len(value), 0
         )
-        return _DENIED if isinstance(command, Authenticate) else _UNAUTHORIZED
+        return self.cache.touch(key, record, expires_ms)
 
-    def _authenticate(self, session: ClientSession, command: Authenticate) -> Result:
-        if self._guesses.seconds_left(session.remote):
-            return self._refuse(session, command, "write", "limited")
-        if not self.access.is_right(command.password):
-            self._guesses.add(session.remote)
-            return self._refuse(session, command, "write", "wrong")
-        session.password = command.password
-        session.renew(self.access)
-        return _AUTHENTICATED
+    def refused(self, error: BaseException) -> bytes | None:
+        """Return why something was refused; None: too large, empty: because of a bug."""
+        if isinstance(error, ValueTooLargeError):
+            return None
+        if not isinstance(error, ClientError | StoreError):
+            return b""
+        _logger.warning("memcache.refused error=%r", str(error))
+        text = str(error)
+        if isinstance(error, OSError):  # Its text names files of the instance.
+            text = f"the disk refused: {error.strerror or 'no reason given'}"
+        return text.encode("latin-1", "replace")
 
-    def _report(self, command: Statistics) -> Result:
+    # --- Tokens ----------------------------------------------------------------------
+
+    def access_table(self) -> tuple[Rights, list[tuple[bytes, Rights]]]:
+        """Return the rights of a client without a token, and those of each token."""
+        access = self.access
+        may_read, may_write = access.allows("read", None), access.allows("write", None)
+        forms = {*access.forms("read"), *access.forms("write")}
+        return (
+            (may_read, may_write, not (may_read and may_write)),
+            [(_digest(form), self._rights(form)) for form in sorted(forms)],
+        )
+
+    def _rights(self, token: bytes) -> Rights:
+        access = self.access
+        return access.allows("read", token), access.allows("write", token), False
+
+    def authenticate(self, remote: str, token: bytes) -> tuple[bytes, Rights] | None:
+        """Return the digest of a token, and what it allows; None: it is wrong."""
+        is_limited = self._guesses.seconds_left(remote) > 0
+        if not is_limited and self.access.is_right(token):
+            return _digest(token), self._rights(token)
+        if not is_limited:
+            self._guesses.add(remote)
+        reason = "limited" if is_limited else "wrong"
+        self.refuse("write", reason, remote, "auth", "")
+        return None
+
+    def refuse(
+        self, kind: Kind, reason: str, remote: str, command: str, key: str
+    ) -> None:
+        """Count and log a command without the right token; from any thread."""
+        self._refusals.add(kind, reason, address=remote, method=command, path=key)
+
+    # --- Statistics --------------------------------------------------------------------
+
+    def report(self, argument: bytes) -> bytes | None:
+        """Return the lines of `stats`; None: there are no such ones."""
         return self._statistics.report(
-            command.argument,
-            needs_token=self.access.needs_token,
-            may_flush=self._may_flush,
+            argument, needs_token=self.access.needs_token, may_flush=self._may_flush
         )
+
+    def config(self, name: bytes) -> bytes | None:
+        """Return the list of instances that `config get` asks for; None: there is none."""
+        del name
+        return None
 
     # --- Flush -----------------------------------------------------------------------
 
-    def _flush(self, command: FlushAll) -> Result:
+    def flush(self, exptime: int) -> bytes:
+        """
+        Execute `flush_all`, in this many seconds or at this time.
+
+        Returns:
+            Why it is not allowed; empty if it is.
+
+        Raises:
+            StoreError: The disk refused.
+        """
         if not self._may_flush:
-            return _FLUSH_FORBIDDEN
+            return b"flush_all not allowed"
         # As in memcached, the last one replaces the one that is still waiting.
         self._flush_at = None
-        seconds = (
-            self.executor.seconds_until(command.exptime) if command.exptime > 0 else 0
-        )
-        if seconds <= 0:
-            return self.executor.flush(command)
-        self._flush_at = self._clock() + seconds
-        return OK
+        seconds: float = exptime
+        if exptime > _RELATIVE_SECONDS_MAX:
+            seconds = exptime - self.clock() / NS_PER_SECOND
+        if seconds > 0:
+            self._flush_at = self._timer() + seconds
+        else:
+            self.cache.flush()
+        return b""
 
     def seconds_to_flush(self) -> float | None:
         """Return the time until `flush_if_due` has something to do; None: never."""
         if self._flush_at is None:
             return None
-        return max(0.0, self._flush_at - self._clock())
+        return max(0.0, self._flush_at - self._timer())
 
     def flush_if_due(self) -> None:
         """Execute a `flush_all` whose delay is over; must not raise."""
-        if self._flush_at is None or self._flush_at > self._clock():
+        if self._flush_at is None or self._flush_at > self._timer():
             return
         self._flush_at = None
+        result = "ok"
         try:
-            result = self.executor.flush(FlushAll("flush_all"))
-            _logger.info("memcache.flushed result=%s", result.status.value)
+            self.cache.flush()
+        except StoreError as error:
+            self.refused(error)
+            result = "failed"
         except Exception:
             _logger.exception("memcache.failed command=%s", "flush_all")
+            return
+        _logger.info("memcache.flushed result=%s", result)
+
+
+def _digest(token: bytes) -> bytes:
+    """Return what tells a token from others."""
+    return hashlib.sha256(token).digest()

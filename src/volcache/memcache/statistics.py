@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.histogram import NS_PER_SECOND
-from volcache.memcache.commands import VERSION, Result, Status
 from volcache.monitoring.commands import KINDS
 from volcache.version import __version__
 
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
     from volcache.cache import Cache
     from volcache.monitoring.commands import CommandStats
 
-OK: Final = Result(Status.OK)
+# The version that is followed. Clients compare it with versions of memcached.
+VERSION: Final = "1.6.18"
 _READS: Final = (*KINDS["get"], "gat", "gats")
 _SETS: Final = KINDS["set"]
 _TOUCHES: Final = KINDS["touch"]
@@ -86,25 +86,27 @@ class ServerStatistics:
         self._connections_before = 0
         self._evictions_before = 0
 
-    def report(self, argument: bytes, *, needs_token: bool, may_flush: bool) -> Result:
-        """Return what a client asks for; the last two are settings that may change."""
+    def report(
+        self, argument: bytes, *, needs_token: bool, may_flush: bool
+    ) -> bytes | None:
+        """
+        Return the lines that a client asks for; None: there are no such ones.
+
+        The last two are settings that may change.
+        """
         self._stats.flush()
+        pairs: Iterable[tuple[str, object]] = ()
         if argument == b"reset":
             self._baseline = self._stats.commands()
             self._connections_before = self._stats.connections_total
             self._evictions_before = self._store.stats.evicted_records
-            return OK
-        if argument in {b"items", b"slabs", b"sizes"}:
-            return OK  # There are no slabs.
-        if argument == b"settings":
+        elif argument == b"settings":
             pairs = self._settings(needs_token=needs_token, may_flush=may_flush)
         elif not argument:
             pairs = self._general()
-        else:
-            return Result(Status.NOT_FOUND)
-        return Result(
-            Status.OK, pairs=tuple((name, str(value)) for name, value in pairs)
-        )
+        elif argument not in {b"items", b"slabs", b"sizes"}:  # There are no slabs.
+            return None
+        return "".join(f"STAT {name} {value}\r\n" for name, value in pairs).encode()
 
     def _settings(
         self, *, needs_token: bool, may_flush: bool

@@ -27,9 +27,6 @@ from volcache.http.access_log import AccessLog
 from volcache.http.auth import TokenCheck
 from volcache.http.cors import Cors, CorsHeaders
 from volcache.keys import parse_key
-from volcache.memcache.commands import Result, Status, WireLimits
-from volcache.memcache.executor import parse_number
-from volcache.memcache.text import TextDecoder
 from volcache.tokens import Refusals
 from volcache_client import headers, http1
 from volcache_client.adapters._keys import safe_key
@@ -49,7 +46,6 @@ SIZES: Final = (1024, 4096, 15 * 1024, 30 * 1024)
 GROWTH_MAX: Final = 4
 NOISE_SECONDS: Final = 20e-6
 RUNS_MAX: Final = 5
-LIMITS: Final = WireLimits(key_size=250, value_size=1 << 20)
 
 HEADERS: Final = (
     *("IF_MATCH", "IF_NONE_MATCH", "IF_MODIFIED_SINCE", "IF_UNMODIFIED_SINCE", "RANGE"),
@@ -60,12 +56,6 @@ HEADERS: Final = (
 REQUESTS: Final = (
     *(("GET", "/key"), ("PUT", "/key"), ("PROPFIND", "/key/"), ("POST", "/-/purge")),
     ("GET", "/-/stats"),
-)
-LINES: Final = (
-    *("get %s", "gat %s k", "set %s 0 0 1", "set k %s 0 1", "set k 0 %s 1"),
-    *("set k 0 0 %s", "cas k 0 0 1 %s", "incr k %s", "touch k %s", "delete k %s"),
-    *("flush_all %s", "stats %s", "%s", "mg k %s", "mg %s b", "ms k 1 %s", "ms k %s"),
-    *("ma k %s", "md k %s"),
 )
 
 
@@ -99,14 +89,6 @@ def http_parsers() -> dict[str, Parser]:
     }
 
 
-def give_line(form: str, text: str) -> None:
-    """Give the memcached protocol a line, and answer what it asks."""
-    decoder = TextDecoder(LIMITS)
-    decoder.receive((form % text).encode("latin-1") + b"\r\nv\r\n")
-    while (command := decoder.next_command()) is not None:
-        command.reply(command, Result(Status.NOT_FOUND))
-
-
 def receive(method: str, form: bytes, text: str) -> None:
     """Let the client read an answer with the text in it, and what its headers say."""
     exchange = http1.HttpExchange(Request(method, "/key", {}), "h:1")
@@ -121,10 +103,8 @@ def receive(method: str, form: bytes, text: str) -> None:
 
 
 def other_parsers() -> dict[str, Parser]:
-    """Return those of the memcached protocol, of keys, and of the client."""
-    found: dict[str, Parser] = {
-        f"memcached {form}": partial(give_line, form) for form in LINES
-    }
+    """Return those of keys, and of the client."""
+    found: dict[str, Parser] = {}
     answers = (
         *(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n", b"%s\r\n\r\n", b"HTTP/1.1 %s\r\n\r\n"),
         *(
@@ -146,7 +126,6 @@ def other_parsers() -> dict[str, Parser]:
         "address of a node": parse_address,
         "entity tag": headers.checked_etag,
         "content type": headers.checked_type,
-        "number of incr": lambda text: parse_number(text.encode("latin-1")),
     }
 
 

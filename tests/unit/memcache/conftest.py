@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from support.memcache_talk import NativeTalk, Talk
+from support.memcache_talk import Talk
 
 
-@pytest.fixture(params=[Talk, NativeTalk], ids=["python", "native"])
-def talk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Talk]:
-    """A client of a server without tokens; commands in Python alone, and in C first."""
-    with request.param(tmp_path) as opened:
+@pytest.fixture
+def talk(tmp_path: Path) -> Iterator[Talk]:
+    """A client of a server without tokens."""
+    with Talk(tmp_path) as opened:
         yield opened

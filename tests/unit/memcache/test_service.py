@@ -11,8 +11,7 @@ import pytest
 from support.memcache_talk import Talk
 from volcache import __version__
 from volcache.access import Access
-from volcache.cache import Cache
-from volcache.memcache.commands import Get, Status
+from volcache.memcache.service import Service
 from volcache.tokens import GUESS_SECONDS, GUESSES_MAX
 
 REFUSED = "CLIENT_ERROR unauthenticated"
@@ -112,10 +111,9 @@ def test_bug_is_answered_and_logged(
     talk: Talk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its traceback; the connection is to be closed."""
-    monkeypatch.setattr(Cache, "get", lambda _cache, _key: 1 / 0)
-    result = talk.service.execute(talk.session, Get("get", b"key"))
-    assert (result.status, result.text) == (Status.FAILED, "internal error")
-    assert talk.session.is_broken
+    monkeypatch.setattr(Service, "report", lambda _service, _argument: 1 / 0)
+    assert talk.say("stats;mn") == "SERVER_ERROR internal error"
+    assert talk.is_closed
     records = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert [record.exc_info is not None for record in records] == [True]
 

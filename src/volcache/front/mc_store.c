@@ -1,0 +1,602 @@
+#include "mc_parts.h"
+
+#include <stdlib.h>
+
+enum {
+    /* Longer ones are seconds since the epoch. */
+    RELATIVE_SECONDS_MAX = 60 * 60 * 24 * 30,
+    DIGITS_MAX = 20,
+};
+/* A longer time to live is shortened to this, which is 544 years. */
+static const int64_t TTL_SECONDS_MAX = INT64_C(1) << 34;
+/* Another thread that has the write lock for longer has more to do than to append a record. */
+static const int64_t LOCK_WAIT_NS = 1000000, SECOND_NS = 1000000000;
+
+/* Inside of this file: the command is refused, and the outcome has the result. */
+#define REFUSED ((vc_mc_step)-1)
+
+static const vc_mc_config *config_of(const vc_mc_run *run) { return &run->mc->config; }
+static const uint8_t *key_of(const vc_mc_run *run) { return (const uint8_t *)run->command->key.at; }
+
+/* End with a result that tells of no record. */
+static vc_mc_step end(vc_mc_run *run, vc_mc_result result) {
+    run->outcome.result = result;
+    run->outcome.has_record = false;
+    return VC_MC_NEXT;
+}
+
+static vc_mc_step refuse(vc_mc_run *run, vc_mc_result result, const char *text) {
+    end(run, result);
+    run->outcome.text = (vc_text){text, strlen(text)};
+    return REFUSED;
+}
+
+/* --- Times -------------------------------------------------------------------------------- */
+
+static int64_t now_ms(const vc_mc_run *run) {
+    const vc_mc_clocks *clocks = config_of(run)->clocks;
+    return clocks->store_us(clocks->context) / 1000;
+}
+
+/* Return how many milliseconds from now on a time is; at most twice the longest. */
+static int64_t ms_until(const vc_mc_run *run, int64_t exptime) {
+    if (exptime < 0) return -1;
+    const vc_mc_clocks *clocks = config_of(run)->clocks;
+    int64_t past_ms = exptime > RELATIVE_SECONDS_MAX ? clocks->machine_us(clocks->context) / 1000
+                                                     : 0;
+    return (exptime < 2 * TTL_SECONDS_MAX ? exptime : 2 * TTL_SECONDS_MAX) * 1000 - past_ms;
+}
+
+/* Set when a record expires. Returns false for the past. */
+static bool get_expiry(const vc_mc_run *run, int64_t exptime, uint64_t *expires_ms) {
+    const vc_mc_config *config = config_of(run);
+    int64_t most_ms = (config->max_ttl ? config->max_ttl : TTL_SECONDS_MAX) * 1000;
+    *expires_ms = 0;
+    int64_t ttl = config->default_ttl ? config->default_ttl : config->max_ttl;
+    if (!exptime && !ttl) return true;
+    int64_t ttl_ms = exptime ? ms_until(run, exptime) : ttl * 1000;
+    if (ttl_ms <= 0) return false;
+    *expires_ms = (uint64_t)(now_ms(run) + (ttl_ms < most_ms ? ttl_ms : most_ms));
+    return true;
+}
+
+/* Return how long a record still lives that expires at a time; -1: it does not expire. */
+static int64_t ttl_of(const vc_mc_run *run, uint64_t expires_ms) {
+    if (!expires_ms) return -1;
+    int64_t left = (int64_t)expires_ms - now_ms(run);
+    return left > 0 ? left : 0;
+}
+
+/* --- Asking Python ------------------------------------------------------------------------ */
+
+/* Let Python answer, if this thread may wait for it. */
+static vc_mc_step ask(vc_mc_run *run, vc_mc_asked *asked) {
+    const vc_mc_config *config = config_of(run);
+    if (!config->ask) return VC_MC_CALL;
+    asked->remote = run->stream->remote;
+    asked->key = run->command->key;
+    run->outcome.result = config->ask(config->due_context, asked);
+    run->outcome.text = asked->text;
+    if (asked->is_broken) run->stream->closes = true;
+    vc_mc_result result = run->outcome.result;
+    return result == VC_MC_FAILED || result == VC_MC_TOO_LARGE ? REFUSED : VC_MC_NEXT;
+}
+
+/* Have room for a reply and `more` bytes. */
+static vc_mc_step reserve(vc_mc_run *run, size_t more) {
+    vc_mc_out *out = run->out;
+    size_t room = VC_MC_REPLY_BYTES + more;
+    if (out->room - out->used >= room) return VC_MC_NEXT;
+    if (out->used) return VC_MC_FLUSH;
+    if (!config_of(run)->ask) return VC_MC_CALL;
+    char *at = realloc(out->at, room);
+    if (!at) return refuse(run, VC_MC_FAILED, "out of memory");
+    out->at = at;
+    out->room = room;
+    return VC_MC_NEXT;
+}
+
+/* --- Reading ------------------------------------------------------------------------------ */
+
+/* Ask for a record that cannot be read here: the disk has refused, another thread has moved it
+ * meanwhile, or only the hot tier may have it, whose replies this thread may have to wait for. */
+static vc_mc_step ask_record(vc_mc_run *run, bool counts, size_t extra) {
+    vc_mc_asked asked = {.question = counts ? VC_MC_ASK_GET : VC_MC_ASK_STAT};
+    vc_mc_step step = ask(run, &asked);
+    if (step != VC_MC_NEXT || run->outcome.result != VC_MC_HIT) return step;
+    if ((step = reserve(run, asked.text.length + extra)) != VC_MC_NEXT) return step;
+    run->outcome.record = asked.record;
+    run->outcome.record.key = key_of(run);
+    run->outcome.is_copy = asked.is_copy;
+    run->outcome.has_record = true;
+    run->outcome.value = (uint8_t *)run->out->at + run->out->used;
+    if (asked.text.length) memcpy(run->outcome.value, asked.text.at, asked.text.length);
+    return VC_MC_NEXT;
+}
+
+/* `counts`: the lookup has not remembered that the key was asked for. */
+static vc_mc_step find_absent(vc_mc_run *run, bool is_read, bool counts, size_t extra) {
+    const vc_mc_config *config = config_of(run);
+    bool is_stale;
+    if (!config->functions->is_absent(config->core, key_of(run), run->command->key.length, counts,
+                                      &is_stale))
+        return ask_record(run, is_read, extra);
+    run->absent = is_stale ? &run->mc->counts.evicted : &run->mc->counts.absent;
+    return VC_MC_NEXT;
+}
+
+/* Let the caller have a record read that is not in memory, before the command is executed again. */
+static vc_mc_step read_later(vc_mc_run *run, const vc_lookup *at) {
+    vc_mc_stream *stream = run->stream;
+    stream->at = *at;
+    stream->key_length = run->command->key.length;
+    memcpy(stream->key, key_of(run), stream->key_length);
+    stream->is_warm = true;
+    stream->started_ns = run->started_ns;
+    return VC_MC_COLD;
+}
+
+/* Read the record that was looked up into the room of the reply. */
+static vc_mc_step read_record(vc_mc_run *run, const vc_lookup *at, bool is_read, size_t extra) {
+    const vc_mc_config *config = config_of(run);
+    const vc_core_functions *functions = config->functions;
+    vc_record *record = &run->outcome.record;
+    size_t length = run->command->key.length;
+    uint8_t *bytes = (uint8_t *)run->out->at + run->out->used;
+    bool may_wait = run->stream->is_warm || config->ask;
+    vc_status status =
+        may_wait ? functions->read(config->core, key_of(run), length, at, bytes, at->size, NULL,
+                                   0, record)
+                 : vc_read_now(config->core, functions, &run->mc->reading, key_of(run), length,
+                               at, bytes, record);
+    if (status == VC_COLD) return read_later(run, at);
+    functions->end_read(config->core);
+    if (status != VC_OK) return ask_record(run, is_read, extra);
+    run->read_ns = vc_monotonic_ns() - run->started_ns;
+    run->outcome.has_record = !record->expires_ms || (int64_t)record->expires_ms > now_ms(run);
+    /* A copy of it has expired, too. */
+    if (!run->outcome.has_record) run->absent = &run->mc->counts.expired;
+    run->outcome.value = bytes + record->prefix;
+    return VC_MC_NEXT;
+}
+
+/* How the hot tier may be used for the key. */
+static vc_copy_use find_copy(const vc_mc_run *run) {
+    vc_copies *copies = config_of(run)->copies;
+    if (!copies) return VC_NO_COPY;
+    return vc_copies_find(copies, key_of(run), run->command->key.length, NULL);
+}
+
+/* Find the record of the key, with room for `extra` bytes after its value. If it `counts`, this is
+ * a read of it. */
+static vc_mc_step find(vc_mc_run *run, bool counts, size_t extra) {
+    const vc_mc_config *config = config_of(run);
+    const vc_core_functions *functions = config->functions;
+    const uint8_t *key = key_of(run);
+    size_t length = run->command->key.length, taken = VC_MC_REPLY_BYTES + extra;
+    size_t room = run->out->room - run->out->used;
+    room = config->ask ? SIZE_MAX : room > taken ? room - taken : 0;
+    vc_lookup at;
+    run->outcome.has_record = false;
+    bool is_there = counts && !run->stream->is_warm
+                        ? functions->lookup(config->core, key, length, room, &at)
+                        : functions->peek(config->core, key, length, &at);
+    if (!is_there && find_copy(run) != VC_NO_COPY) return ask_record(run, counts, extra);
+    if (!is_there) return find_absent(run, counts, !counts, extra);
+    vc_mc_step step = reserve(run, at.size + extra);
+    if (step == VC_MC_NEXT) return read_record(run, &at, counts, extra);
+    functions->end_read(config->core);
+    return step;
+}
+
+/* --- Writing ------------------------------------------------------------------------------ */
+
+/* Invalidate the copies of a key after a change, before the lock is released; see `needs_lock`. */
+static void drop_copies(const vc_mc_run *run) {
+    vc_copies *copies = config_of(run)->copies;
+    if (copies) vc_copies_invalidate(copies, key_of(run), run->command->key.length);
+}
+
+/* Whether what is read decides on what is written. With a hot tier, all changes hold the lock: who
+ * has it never sees one without the invalidation of the copies. That comes after the change: a
+ * thread that promotes the key meanwhile sees the one or the other. */
+static bool needs_lock(const vc_mc_config *config, const vc_mc_command *command) {
+    switch (command->action) {
+    case VC_MC_READ:
+        return command->has_exptime || command->creates || command->has_recache;
+    case VC_MC_WRITE:
+        return config->copies || command->mode != VC_MC_SET || command->cas;
+    case VC_MC_REMOVE:
+        return config->copies || command->cas;
+    default:
+        return command->action == VC_MC_TOUCHING || command->action == VC_MC_COUNT;
+    }
+}
+
+/* Let the caller make a put, before the command is executed again. */
+static vc_mc_step put_later(const vc_mc_run *run, const vc_put *put) {
+    vc_mc_stream *stream = run->stream;
+    memcpy(stream->key, put->key, put->record.key_length);
+    stream->put = *put;
+    stream->put.key = stream->key;
+    stream->is_put = true;
+    stream->started_ns = run->started_ns;
+    return VC_MC_TOGETHER;
+}
+
+/* Append a record. What the core cannot do alone, such as beginning a volume, is done by Python. */
+static vc_mc_step append(vc_mc_run *run, vc_put *put) {
+    const vc_mc_config *config = config_of(run);
+    vc_mc_asked asked = {.put = put};
+    asked.question = put->record.stored_us ? VC_MC_ASK_TOUCH : VC_MC_ASK_PUT;
+    put->ring = VC_RING_UNKNOWN;
+    if (run->stream->is_put) *put = run->stream->put;
+    else put->status = config->functions->put(config->core, put);
+    if (put->status == VC_TOGETHER && !needs_lock(config, run->command) && !config->ask)
+        return put_later(run, put);
+    if (put->status == VC_OK) {
+        drop_copies(run);
+        run->write_ns = put->took_ns;
+        run->is_due = put->is_due;
+        run->outcome.record = put->record;
+    } else {
+        vc_mc_step step = ask(run, &asked);
+        if (step != VC_MC_NEXT) return step;
+        run->outcome.record = asked.record;
+    }
+    run->outcome.has_record = true;
+    return VC_MC_NEXT;
+}
+
+/* Delete the key. A copy in the hot tier decides whether there was a value. */
+static vc_mc_step erase(vc_mc_run *run, bool *existed) {
+    const vc_mc_config *config = config_of(run);
+    vc_put put = {
+        .record.key_length = (uint16_t)run->command->key.length,
+        .key = key_of(run),
+        .ring = VC_RING_UNKNOWN,
+    };
+    uint64_t now = (uint64_t)now_ms(run);
+    if (find_copy(run) != VC_NO_COPY ||
+        config->functions->delete(config->core, &put, now, existed) != VC_OK) {
+        vc_mc_asked asked = {.question = VC_MC_ASK_DELETE};
+        vc_mc_step step = ask(run, &asked);
+        *existed = run->outcome.result == VC_MC_DELETED;
+        return step;
+    }
+    drop_copies(run);
+    if (put.started_ns) run->write_ns = put.took_ns;
+    run->is_due = put.started_ns && put.is_due;
+    return VC_MC_NEXT;
+}
+
+/* Store a value of its own, with `flags` of the command; one that has expired deletes what there
+ * is, and then there is no record. */
+static vc_mc_step store(vc_mc_run *run, vc_text value, int64_t exptime) {
+    bool existed;
+    vc_put put = {
+        .record = {
+            .key_length = (uint16_t)run->command->key.length,
+            .length = (uint32_t)value.length,
+            .flags = run->command->flags,
+        },
+        .key = key_of(run),
+        .value = (const uint8_t *)value.at,
+    };
+    vc_mc_step step;
+    if (get_expiry(run, exptime, &put.record.expires_ms)) {
+        if ((step = append(run, &put)) != VC_MC_NEXT) return step;
+    } else {
+        if ((step = erase(run, &existed)) != VC_MC_NEXT) return step;
+        run->outcome.has_record = false;
+        run->outcome.record = (vc_record){.expires_ms = 1};
+    }
+    run->outcome.result = VC_MC_STORED;
+    return VC_MC_NEXT;
+}
+
+/* Write the record that was found again, with what `changed` has of value and expiry. */
+static vc_mc_step rewrite(vc_mc_run *run, const vc_record *changed, const uint8_t *value) {
+    const vc_record *record = &run->outcome.record;
+    vc_put put = {
+        .record = *changed,
+        .type = record->type,
+        .encoding = record->type + record->type_length,
+        .cache = record->type + record->type_length + record->encoding_length,
+        .key = key_of(run),
+        .value = value,
+    };
+    return append(run, &put);
+}
+
+/* Set when the record that was found expires. It stays the same version. */
+static vc_mc_step touch_found(vc_mc_run *run) {
+    vc_record changed = run->outcome.record;
+    bool existed;
+    if (!get_expiry(run, run->command->exptime, &changed.expires_ms)) {
+        vc_mc_step step = erase(run, &existed);
+        run->outcome.record.expires_ms = 1;
+        return step;
+    }
+    if (changed.expires_ms == run->outcome.record.expires_ms) return VC_MC_NEXT;
+    return rewrite(run, &changed, run->outcome.value);
+}
+
+/* Refuse a key under which nothing can be stored. */
+static vc_mc_step check_key(vc_mc_run *run) {
+    const char *reason = vc_mc_refuse_key(run->command->key, config_of(run)->key_size,
+                                          run->outcome.reason);
+    return reason ? refuse(run, VC_MC_BAD_KEY, reason) : VC_MC_NEXT;
+}
+
+/* --- Gets --------------------------------------------------------------------------------- */
+
+/* Tell of the record, and note that it was read. `before_ms`: when it expired before. */
+static void note_read(vc_mc_run *run, uint64_t before_ms) {
+    vc_mc_outcome *outcome = &run->outcome;
+    vc_marks *reads = config_of(run)->reads;
+    uint64_t version = outcome->record.stored_us;
+    int64_t second = now_ms(run) / 1000;
+    uint32_t read = 0;
+    if (run->command->form == VC_MC_META) {
+        bool was_read = vc_marks_get(reads, version, &read);
+        outcome->idle = !was_read ? -1 : second > read ? second - read : 0;
+        bool is_before = run->command->wants_earlier_ttl;
+        outcome->ttl_ms = ttl_of(run, is_before ? before_ms : outcome->record.expires_ms);
+    }
+    if (!run->command->is_peek && version) vc_marks_put(reads, version, (uint32_t)second);
+}
+
+/* Store an empty value, which the client has won the right to replace. */
+static vc_mc_step vivify(vc_mc_run *run) {
+    vc_mc_step step = check_key(run);
+    if (step != VC_MC_NEXT) return step;
+    step = store(run, (vc_text){"", 0}, run->command->initial_exptime);
+    if (step != VC_MC_NEXT) return step;
+    if (run->outcome.has_record)
+        vc_marks_put(config_of(run)->won, run->outcome.record.stored_us, 0);
+    run->outcome.result = VC_MC_HIT;
+    run->outcome.token = 'W';
+    run->outcome.value = (uint8_t *)run->out->at + run->out->used;
+    /* Before the command there was none, of which "t" says that it does not expire. */
+    note_read(run, 0);
+    return VC_MC_NEXT;
+}
+
+/* Find out who has the right to replace the record, and perhaps win it. */
+static void decide(vc_mc_run *run, uint64_t before_ms) {
+    const vc_mc_command *command = run->command;
+    vc_marks *won = config_of(run)->won;
+    uint64_t version = run->outcome.record.stored_us;
+    uint32_t number;
+    if (vc_marks_get(won, version, &number)) {
+        run->outcome.token = 'Z';
+    } else if (command->has_recache) {
+        uint64_t expires_ms =
+            command->is_recache_late ? run->outcome.record.expires_ms : before_ms;
+        int64_t ttl_ms = ttl_of(run, expires_ms);
+        if (ttl_ms < 0 || (ttl_ms + 999) / 1000 * 1000 >= ms_until(run, command->recache)) return;
+        vc_marks_put(won, version, 0);
+        run->outcome.token = 'W';
+    }
+}
+
+static vc_mc_step get(vc_mc_run *run) {
+    const vc_mc_command *command = run->command;
+    vc_mc_step step = find(run, command->wants_value || command->has_exptime, 0);
+    if (step != VC_MC_NEXT) return step;
+    if (!run->outcome.has_record && command->creates) return vivify(run);
+    if (!run->outcome.has_record) return end(run, VC_MC_MISS);
+    uint64_t before_ms = run->outcome.record.expires_ms;
+    if (command->has_exptime && (step = touch_found(run)) != VC_MC_NEXT) return step;
+    run->outcome.result = VC_MC_HIT;
+    run->outcome.has_record = true;
+    if (command->form == VC_MC_META) decide(run, before_ms);
+    note_read(run, before_ms);
+    /* Who holds the lock promotes nothing. */
+    vc_copies *copies = config_of(run)->copies;
+    if (copies && command->wants_value && !needs_lock(config_of(run), command))
+        run->is_hot = find_copy(run) != VC_COPY_FIRST && !run->outcome.is_copy &&
+                      vc_copies_count_read(copies, key_of(run), command->key.length,
+                                           run->started_ns / 1000000);
+    return VC_MC_NEXT;
+}
+
+/* --- Puts --------------------------------------------------------------------------------- */
+
+/* Append or prepend to the value there is. */
+static vc_mc_step edit(vc_mc_run *run) {
+    const vc_mc_command *command = run->command;
+    vc_mc_outcome *outcome = &run->outcome;
+    vc_text added = command->value;
+    vc_mc_step step = find(run, true, added.length);
+    if (step != VC_MC_NEXT) return step;
+    if (!outcome->has_record && command->creates)
+        return store(run, added, command->initial_exptime);
+    if (!outcome->has_record) return end(run, VC_MC_NOT_STORED);
+    vc_record changed = outcome->record;
+    if (command->cas && command->cas != changed.stored_us) return end(run, VC_MC_EXISTS);
+    if (changed.length + added.length > config_of(run)->value_size)
+        return end(run, VC_MC_TOO_LARGE);
+    bool is_append = command->mode == VC_MC_APPEND;
+    if (!is_append) memmove(outcome->value + added.length, outcome->value, changed.length);
+    if (added.length) memcpy(outcome->value + (is_append ? changed.length : 0), added.at, added.length);
+    changed.length += (uint32_t)added.length;
+    changed.stored_us = 0;
+    step = rewrite(run, &changed, outcome->value);
+    if (step == VC_MC_NEXT) outcome->result = VC_MC_STORED;
+    return step;
+}
+
+static vc_mc_step put(vc_mc_run *run) {
+    const vc_mc_command *command = run->command;
+    vc_mc_step step = check_key(run);
+    bool existed;
+    if (step != VC_MC_NEXT) return step;
+    if (command->is_too_large) {
+        /* As in memcached, so that no client gets the value that it wanted to replace. */
+        if (command->mode == VC_MC_SET && (step = erase(run, &existed)) != VC_MC_NEXT) return step;
+        return end(run, VC_MC_TOO_LARGE);
+    }
+    if (command->mode == VC_MC_APPEND || command->mode == VC_MC_PREPEND) return edit(run);
+    if (command->mode == VC_MC_SET && !command->cas)
+        return store(run, command->value, command->exptime);
+    if ((step = find(run, false, 0)) != VC_MC_NEXT) return step;
+    bool is_there = run->outcome.has_record;
+    if (!is_there && command->cas) return end(run, VC_MC_NOT_FOUND);
+    if (!is_there && command->mode == VC_MC_REPLACE) return end(run, VC_MC_NOT_STORED);
+    if (is_there && command->mode == VC_MC_ADD) return end(run, VC_MC_NOT_STORED);
+    if (is_there && command->cas && command->cas != run->outcome.record.stored_us)
+        return end(run, VC_MC_EXISTS);
+    return store(run, command->value, command->exptime);
+}
+
+/* --- Numbers ------------------------------------------------------------------------------ */
+
+/* Read the number that "incr" counts from, as strtoull does: it ends at white space, a NUL byte or
+ * the end of the value. */
+static bool read_number(const uint8_t *at, size_t length, uint64_t *number) {
+    const uint8_t *stop = at + length;
+    while (at < stop && (*at == ' ' || (*at >= '\t' && *at <= '\r'))) at++;
+    bool is_negative = at < stop && *at == '-';
+    if (at < stop && (*at == '-' || *at == '+')) at++;
+    const uint8_t *first = at;
+    for (*number = 0; at < stop && *at >= '0' && *at <= '9'; at++) {
+        uint64_t digit = *at - (uint64_t)'0';
+        if (*number > (UINT64_MAX - digit) / 10) return false;
+        *number = *number * 10 + digit;
+    }
+    bool is_end = at == stop || !*at || *at == ' ' || (*at >= '\t' && *at <= '\r');
+    return at > first && is_end && !(is_negative && *number);
+}
+
+/* Begin with a number. */
+static vc_mc_step start_counting(vc_mc_run *run) {
+    char digits[DIGITS_MAX + 4];
+    run->outcome.number = run->command->initial;
+    size_t length = (size_t)(vc_put_number(digits, run->command->initial) - digits);
+    vc_mc_step step = store(run, (vc_text){digits, length}, run->command->initial_exptime);
+    bool is_before = run->command->wants_earlier_ttl;
+    run->outcome.ttl_ms = is_before ? -1 : ttl_of(run, run->outcome.record.expires_ms);
+    return step;
+}
+
+/* Write a number in place of the value that was found. As in memcached, a value does not become
+ * shorter. */
+static vc_mc_step store_number(vc_mc_run *run, uint64_t number) {
+    vc_mc_outcome *outcome = &run->outcome;
+    vc_record found = outcome->record, changed = found;
+    char digits[DIGITS_MAX + 4];
+    bool existed, is_late = run->command->has_exptime &&
+                            !get_expiry(run, run->command->exptime, &changed.expires_ms);
+    if (is_late) return erase(run, &existed);
+    size_t length = (size_t)(vc_put_number(digits, number) - digits);
+    bool is_longer = length > found.length;
+    memcpy(outcome->value, digits, length);
+    if (is_longer) changed.length = (uint32_t)length;
+    else memset(outcome->value + length, ' ', found.length - length);
+    changed.stored_us = 0;
+    vc_mc_step step = rewrite(run, &changed, outcome->value);
+    uint32_t mark;
+    if (step != VC_MC_NEXT || is_longer) return step;
+    /* As in memcached, which changes the number in place. */
+    vc_marks *const marks[] = {config_of(run)->won, config_of(run)->reads};
+    for (int i = 0; i < 2; i++)
+        if (vc_marks_get(marks[i], found.stored_us, &mark))
+            vc_marks_put(marks[i], outcome->record.stored_us, mark);
+    return step;
+}
+
+static vc_mc_step count(vc_mc_run *run) {
+    const vc_mc_command *command = run->command;
+    vc_mc_outcome *outcome = &run->outcome;
+    uint64_t number;
+    vc_mc_step step = check_key(run);
+    if (step != VC_MC_NEXT) return command->creates ? step : end(run, VC_MC_NOT_FOUND);
+    if ((step = find(run, true, DIGITS_MAX)) != VC_MC_NEXT) return step;
+    if (!outcome->has_record && command->creates) return start_counting(run);
+    if (!outcome->has_record) return end(run, VC_MC_NOT_FOUND);
+    if (!outcome->record.length) return end(run, VC_MC_NON_NUMERIC);
+    if (command->cas && command->cas != outcome->record.stored_us) return end(run, VC_MC_EXISTS);
+    if (!read_number(outcome->value, outcome->record.length, &number))
+        return end(run, VC_MC_NON_NUMERIC);
+    if (!command->is_decrement) number += command->delta;
+    else number = number > command->delta ? number - command->delta : 0;
+    uint64_t before_ms = outcome->record.expires_ms;
+    if ((step = store_number(run, number)) != VC_MC_NEXT) return step;
+    outcome->result = VC_MC_STORED;
+    outcome->has_record = true;
+    outcome->number = number;
+    outcome->ttl_ms =
+        ttl_of(run, command->wants_earlier_ttl ? before_ms : outcome->record.expires_ms);
+    return VC_MC_NEXT;
+}
+
+/* --- All others --------------------------------------------------------------------------- */
+
+static vc_mc_step touch(vc_mc_run *run) {
+    vc_mc_step step = find(run, true, 0);
+    if (step != VC_MC_NEXT) return step;
+    if (!run->outcome.has_record) return end(run, VC_MC_NOT_FOUND);
+    if ((step = touch_found(run)) != VC_MC_NEXT) return step;
+    run->outcome.result = VC_MC_TOUCHED;
+    run->outcome.has_record = true;
+    note_read(run, 0);
+    return VC_MC_NEXT;
+}
+
+static vc_mc_step delete(vc_mc_run *run) {
+    uint64_t cas = run->command->cas;
+    bool existed = false;
+    vc_mc_step step = cas ? find(run, false, 0) : VC_MC_NEXT;
+    if (step != VC_MC_NEXT) return step;
+    if (cas && !run->outcome.has_record) return end(run, VC_MC_NOT_FOUND);
+    if (cas && cas != run->outcome.record.stored_us) return end(run, VC_MC_EXISTS);
+    if ((step = erase(run, &existed)) != VC_MC_NEXT) return step;
+    return end(run, existed || cas ? VC_MC_DELETED : VC_MC_NOT_FOUND);
+}
+
+static vc_mc_step flush_all(vc_mc_run *run) {
+    return ask(run, &(vc_mc_asked){.question = VC_MC_ASK_FLUSH, .exptime = run->command->exptime});
+}
+
+/* Answer statistics, or the list of instances. A response of the binary protocol has 16 bytes
+ * more than a line, which has at least 8. */
+static vc_mc_step report(vc_mc_run *run) {
+    vc_mc_asked asked = {.value = run->command->value};
+    asked.question =
+        run->command->action == VC_MC_REPORT ? VC_MC_ASK_STATS : VC_MC_ASK_CONFIG;
+    vc_mc_step step = ask(run, &asked);
+    return step == VC_MC_NEXT ? reserve(run, 3 * asked.text.length) : step;
+}
+
+static vc_mc_step login(vc_mc_run *run) {
+    vc_mc_asked asked = {.question = VC_MC_ASK_TOKEN, .value = run->command->value};
+    vc_mc_step step = ask(run, &asked);
+    if (step != VC_MC_NEXT || run->outcome.result != VC_MC_AUTHENTICATED) return step;
+    run->stream->rights = asked.rights;
+    run->stream->has_token = true;
+    memcpy(run->stream->token, asked.token, sizeof asked.token);
+    return VC_MC_NEXT;
+}
+
+static vc_mc_step answer(vc_mc_run *run) {
+    return end(run, run->command->is_error ? VC_MC_ERROR : VC_MC_OK);
+}
+
+vc_mc_step vc_mc_run_command(vc_mc_run *run) {
+    static vc_mc_step (*const ACTIONS[])(vc_mc_run *) = {
+        [VC_MC_READ] = get,          [VC_MC_WRITE] = put,        [VC_MC_COUNT] = count,
+        [VC_MC_TOUCHING] = touch,    [VC_MC_REMOVE] = delete,    [VC_MC_ANSWERING] = answer,
+        [VC_MC_FLUSHING] = flush_all, [VC_MC_REPORT] = report,   [VC_MC_LISTING] = report,
+        [VC_MC_LOGIN] = login,
+    };
+    const vc_mc_config *config = config_of(run);
+    bool is_locked = needs_lock(config, run->command), may_wait = config->ask;
+    int64_t wait_ns = may_wait ? SECOND_NS : LOCK_WAIT_NS;
+    while (is_locked && !config->functions->try_acquire(config->core, wait_ns))
+        if (!may_wait) return VC_MC_CALL;
+    vc_mc_step step = ACTIONS[run->command->action](run);
+    if (is_locked) config->functions->release(config->core);
+    return step == REFUSED ? VC_MC_NEXT : step;
+}

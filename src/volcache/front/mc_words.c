@@ -1,0 +1,121 @@
+#include "mc_parts.h"
+
+#include <stdio.h>
+
+enum { DIGITS_MAX = 40 };
+
+bool vc_mc_is_word(vc_text word, const char *text) {
+    return word.length == strlen(text) && !memcmp(word.at, text, word.length);
+}
+
+vc_text vc_mc_next_word(const char **at, const char *end) {
+    const char *stop = memchr(*at, ' ', (size_t)(end - *at));
+    vc_text word = {*at, (size_t)((stop ? stop : end) - *at)};
+    for (*at += word.length; *at < end && **at == ' ';) ++*at;
+    return word;
+}
+
+char *vc_mc_put_text(char *to, const char *text) { return vc_mc_copy(to, text, strlen(text)); }
+
+/* --- Numbers ----------------------------------------------------------------------------- */
+
+/* What isspace accepts. A word has no spaces. */
+static bool is_white(char c) { return c >= '\t' && c <= '\r'; }
+
+/* Read a sign and a number, which ends at the end of the word or at white space. */
+static bool read_number(vc_text word, bool *is_negative, uint64_t *number) {
+    const char *at = word.at, *end = word.at + word.length;
+    while (at < end && is_white(*at)) at++;
+    *is_negative = at < end && *at == '-';
+    if (at < end && (*at == '-' || *at == '+')) at++;
+    const char *first = at;
+    bool is_large = false;
+    for (*number = 0; at < end && *at >= '0' && *at <= '9'; at++) {
+        uint64_t digit = (uint64_t)(*at - '0');
+        is_large = is_large || *number > (UINT64_MAX - digit) / 10;
+        *number = *number * 10 + digit;
+    }
+    return at > first && at - first <= DIGITS_MAX && !is_large && (at == end || is_white(*at));
+}
+
+bool vc_mc_read_unsigned(vc_text word, uint64_t largest, uint64_t *number) {
+    bool is_negative;
+    return read_number(word, &is_negative, number) && *number <= largest &&
+           !(is_negative && *number);
+}
+
+bool vc_mc_read_signed(vc_text word, int64_t *number) {
+    bool is_negative;
+    uint64_t size;
+    if (!read_number(word, &is_negative, &size)) return false;
+    if (size > (uint64_t)INT64_MAX + is_negative) return false;
+    *number = is_negative ? (int64_t)-size : (int64_t)size;
+    return true;
+}
+
+/* --- Base64 ------------------------------------------------------------------------------- */
+
+static const char BASE64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+bool vc_mc_decode_key(vc_mc_command *command) {
+    vc_text from = command->key;
+    uint8_t *to = command->decoded;
+    if (!from.length || from.length % 4) return false;
+    for (size_t i = 0; i < from.length; i += 4) {
+        uint32_t bits = 0;
+        unsigned padding = 0;
+        for (size_t j = i; j < i + 4; j++) {
+            const char *digit = memchr(BASE64, from.at[j], 64);
+            bits <<= 6;
+            if (from.at[j] == '=' && j >= from.length - 2) padding++;
+            else if (!digit || padding) return false;
+            else bits |= (uint32_t)(digit - BASE64);
+        }
+        *to++ = (uint8_t)(bits >> 16);
+        if (padding < 2) *to++ = (uint8_t)(bits >> 8);
+        if (padding < 1) *to++ = (uint8_t)bits;
+    }
+    command->key = (vc_text){(const char *)command->decoded, (size_t)(to - command->decoded)};
+    return true;
+}
+
+char *vc_mc_put_base64(char *to, vc_text from) {
+    for (size_t i = 0; i < from.length; i += 3) {
+        uint32_t bits = 0;
+        for (size_t j = i; j < i + 3; j++)
+            bits = bits << 8 | (j < from.length ? (uint8_t)from.at[j] : 0);
+        for (unsigned j = 0; j < 4; j++)
+            *to++ = i + j > from.length ? '=' : BASE64[bits >> (18 - 6 * j) & 63];
+    }
+    return to;
+}
+
+/* --- Keys --------------------------------------------------------------------------------- */
+
+/* Whether a segment of a key is "." or "..". */
+static bool has_dot_segment(vc_text key) {
+    for (size_t i = 0; i < key.length; i++) {
+        if (key.at[i] != '.' || (i && key.at[i - 1] != '/')) continue;
+        size_t end = i + 1;
+        if (end < key.length && key.at[end] == '.') end++;
+        if (end == key.length || key.at[end] == '/') return true;
+    }
+    return false;
+}
+
+const char *vc_mc_refuse_key(vc_text key, size_t size_max, char reason[160]) {
+    for (size_t i = 0; i < key.length; i++) {
+        unsigned char c = (unsigned char)key.at[i];
+        if (c > 0x1f && c != 0x7f) continue;
+        snprintf(reason, 160, "bad key: it holds the control byte 0x%02X; a key is the path after "
+                 "its first slash, without control bytes", c);
+        return reason;
+    }
+    if (key.length > 1 && key.at[0] == '-' && key.at[1] == '/')
+        return "bad key: the prefix \"-/\" is reserved";
+    if (has_dot_segment(key))
+        return "bad key: it holds a segment \".\" or \"..\"; a key is the path of a URL";
+    if (key.length <= size_max) return NULL;
+    snprintf(reason, 160, "key is %zu bytes long; allowed are 1 to %zu", key.length, size_max);
+    return reason;
+}

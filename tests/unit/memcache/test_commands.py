@@ -1,0 +1,138 @@
+"""Commands in C: what they count and log, which may take long, and the hot tier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from support.memcache_talk import Talk
+from support.stores import fill_volume
+from support.tiers import FakeServer, make_tier
+from volcache.front import Copies
+
+# Volumes have room for all that a test stores.
+SIZE_MAX = 50_000
+
+
+def test_what_is_executed_is_logged_and_counted(talk: Talk) -> None:
+    """A line for each; of errors and numbers, too."""
+    talk.say("set a 0 0 1;1;get a;get b;mg a;incr a 1;incr b 1;delete a;bogus;mn")
+    lines = [line.split('"') for line in talk.lines]
+    assert [(one[1], one[2].split()[:2]) for one in lines] == [
+        ("set /a memcache", ["201", "8"]),
+        ("get /a memcache", ["200", "21"]),
+        ("get /b memcache", ["404", "5"]),
+        ("mg /a memcache", ["200", "4"]),
+        ("incr /a memcache", ["201", "3"]),
+        ("incr /b memcache", ["404", "11"]),
+        ("delete /a memcache", ["204", "9"]),
+        ("unknown - memcache", ["400", "7"]),
+        ("mn - memcache", ["200", "4"]),
+    ]
+    assert all(line.startswith("1.1.1.1 ") for line in talk.lines)
+    assert talk.stats.hits == 2
+    assert talk.store.stats.reads.count == 3
+
+
+def test_only_what_may_take_long_is_a_call(tmp_path: Path) -> None:
+    """No command on a record that is in memory, and no error."""
+    with Talk(tmp_path, value_size_max=SIZE_MAX) as talk:
+        for line, calls in (
+            *(("append a 0 0 1;1", 0), ("prepend a 0 0 1;1", 0), ("incr a 1", 0)),
+            *(("decr a 1", 0), ("ma a N0 J5 T60 v", 0), ("mg a N60 R30", 0)),
+            *(("ms a 1 MA;1", 0), ("gat 60 a b", 0), ("get a b", 0), ("touch a 5", 0)),
+            *(("version", 0), ("bogus", 0), ("set .. 0 0 1;1", 0), ("delete a", 0)),
+            *(("set a 0 -1 1;1", 0), ("stats", 1), ("flush_all 100", 1)),
+            (f"set a 0 0 {SIZE_MAX};{'x' * SIZE_MAX};get a", 1),  # Little room here.
+        ):
+            talk.connect().say("set a 0 0 1;1")
+            talk.called = 0
+            talk.say(line)
+            assert talk.called == calls, line
+
+
+def test_an_expired_record_is_a_miss_without_a_call(talk: Talk) -> None:
+    """It is counted as such."""
+    talk.say("set a 0 10 1;1")
+    talk.clock.advance(11)
+    talk.called = 0
+    assert talk.say("get a;mg a;incr a 1;add a 0 0 1;2") == "END;EN;NOT_FOUND;STORED"
+    assert talk.called == 0
+    assert talk.store.stats.expired_reads == 4
+
+
+@pytest.mark.parametrize("name", [b"get", b"gets", b"gat 100", b"gats 100"])
+def test_keys_of_a_get_are_used_as_they_arrive(talk: Talk, name: bytes) -> None:
+    """However many there are; a key that is too long ends it."""
+    talk.say("set a 0 0 1;x")
+    expected = b""
+    for keys in range(1, 1500):
+        expected += talk.ask(name + b" " if keys == 1 else b"", b"a b%d " % keys)
+        assert talk.buffered < 2500
+    assert expected.count(b"VALUE a 0 1") > 1000
+    rest = talk.ask(b"a", b"\r", b"\nmn\r\n")
+    assert expected.count(b"VALUE") + rest.count(b"VALUE") == 1500
+    assert rest.endswith(b"x\r\nEND\r\nMN\r\n")
+    long = talk.ask(
+        name + b" b" * 2000 + b" " + b"k" * 251, b"k" * 99999 + b" a\r\nmn\r\n"
+    )
+    assert long == b"CLIENT_ERROR bad command line format\r\nMN\r\n"
+    assert talk.ask(name + b" " * 5000, b"\r\nmn\r\n").endswith(b"MN\r\n")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [b"", b"get ", b"gats ", b"set ", b"mg ", b"set a 0 0 %d\r\n" % 10**12, b" " * 99],
+)
+@pytest.mark.parametrize("junk", [b"x", b"x ", b"\0", b"  ", b"\r"])
+def test_endless_input_is_not_held(talk: Talk, start: bytes, junk: bytes) -> None:
+    """Neither lines nor values without an end fill the memory."""
+    for piece in [start, *[junk * (9000 // len(junk))] * 9]:
+        talk.ask(piece)
+        assert talk.buffered <= 2500
+
+
+def test_copies_are_invalidated_with_each_change(tmp_path: Path) -> None:
+    """A get of a key that memcached may have reads the disk."""
+    with mock.patch("volcache.hot.servers.Server", return_value=FakeServer()):
+        hot = make_tier(["m"], Copies(reads=2, seconds=60), item_size_max=1000)
+    with Talk(tmp_path, hot=hot) as talk:
+        talk.say("set a 0 0 1;1")
+        for change, calls, invalidates in (
+            *(("set a 0 0 1;2", 0, True), ("ms a 1;2", 0, True)),
+            *(("touch a 50", 0, True), ("incr a 1", 0, True)),
+            ("append a 0 0 1;1", 0, True),
+            *(("add a 0 0 1;1", 0, False), ("cas a 0 0 1 5;1", 0, False)),
+            ("delete a", 1, True),  # Whether memcached has it decides on the reply.
+        ):
+            talk.say("set a 0 0 1;1;get a")
+            assert not hot.keys.may_hold(b"a")
+            talk.say("mg a v")
+            assert hot.keys.may_hold(b"a")
+            talk.called = 0
+            talk.say("get a")
+            talk.say(change)
+            assert talk.called == calls, change
+            assert hot.keys.may_hold(b"a") is not invalidates, change
+
+
+def test_a_key_that_only_the_hot_tier_has_is_found(tmp_path: Path) -> None:
+    """By all commands; one that stores makes it a record of the disk again."""
+    with mock.patch("volcache.hot.servers.Server", return_value=FakeServer()):
+        hot = make_tier(["m"], Copies(reads=2, seconds=60), item_size_max=1000)
+    with Talk(tmp_path, hot=hot, eviction="fifo") as talk:
+        for line, reply in (
+            ("get a", "VALUE a 7 2;10;END"),
+            ("mg a v s f", "VA 2 s2 f7;10"),
+            ("incr a 5", "15"),
+            ("append a 0 0 1;x", "STORED"),
+            ("gat 60 a", "VALUE a 7 2;10;END"),
+            ("add a 0 0 1;x", "NOT_STORED"),
+            ("delete a", "DELETED"),
+        ):
+            talk.connect().say("set a 7 0 2;10;get a;get a")
+            while talk.store.peek(b"a") is not None:
+                fill_volume(talk.store)
+            assert talk.say(line) == reply, line
