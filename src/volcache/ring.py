@@ -38,6 +38,8 @@ class OwnKeys:
     writes: array[int]
     servers: tuple[tuple[str, int], ...]  # the list, with weights
     _ring: HashRing = field(compare=False, repr=False)
+    hosts: tuple[str, ...] = ()  # of the instances that are listed
+    version: int = 0  # of the list: when it was changed, in seconds since the epoch
 
     def may_read(self, key: bytes) -> bool:
         """Return whether a key may be served."""
@@ -67,10 +69,13 @@ def load_ring(files: Sequence[str], own: str) -> OwnKeys | None:
     """
     rings: list[HashRing] = []
     first: tuple[tuple[str, int], ...] = ()
+    hosts: list[str] = []
+    version = 0
     for file in files:
         try:
             listed = parse_list(read_file(Path(file)))
-        except CacheError as error:
+            version = max(version, int(Path(file).stat().st_mtime))
+        except (CacheError, OSError) as error:
             raise ConfigError(f"ring: {error}") from error
         servers = tuple((address.name, weight) for address, weight in listed)
         names = [name for name, _ in servers]
@@ -79,12 +84,15 @@ def load_ring(files: Sequence[str], own: str) -> OwnKeys | None:
                 f"ring: {file} does not have this instance, ring_self = {own!r}; it has"
                 f" {len(names)}, such as {names[0]!r}"
             )
-        first = first or servers
+        if not rings:
+            first = servers
+            hosts = [one.host for one, _ in listed if not one.socket_path]
         rings.append(HashRing(servers))
     if not rings:
         return None
     found = [_bounds(ring.parts(own)) for ring in rings]
-    return OwnKeys(_union(found), found[0], first, rings[0])
+    named = tuple(dict.fromkeys(hosts))
+    return OwnKeys(_union(found), found[0], first, rings[0], named, version)
 
 
 def _have(bounds: array[int], number: int) -> bool:

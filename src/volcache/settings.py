@@ -80,6 +80,7 @@ class Config:
     memcache_listen: str
     memcache_threads: int
     memcache_flush: bool
+    memcache_idle_timeout: float
     idle_timeout: float
     head_timeout: float
     transfer_timeout: float

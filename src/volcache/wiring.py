@@ -297,7 +297,11 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener 
     is_json = config.log_format == "json"
     log = CommandLog(0, core.cache.waited_since, add=add, as_json=is_json)
     facts = ServerFacts(
-        socket_.name, core.connections, value_size, config.memcache_threads
+        socket_.name,
+        core.connections,
+        value_size,
+        config.memcache_threads,
+        config.memcache_idle_timeout,
     )
     statistics = ServerStatistics(core.cache, stats, facts)
     service = Service(core.cache, limits, statistics, core.refusals)
@@ -305,7 +309,12 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener 
     listener = Listener(
         socket_,
         service,
-        limits=ConnectionLimits(core.connections, config.transfer_timeout, held),
+        limits=ConnectionLimits(
+            core.connections,
+            config.transfer_timeout,
+            config.memcache_idle_timeout,
+            held,
+        ),
         readers=core.readers,
         stats=stats,
         log=log,
@@ -345,7 +354,9 @@ class _Parts(NamedTuple):
         self.admin.set_access(config.admin_token, config.admin_hosts)
         if self.memcache is not None:
             may_flush, slow = config.memcache_flush, config.log_slow
-            self.memcache.change(access, may_flush=may_flush, slow_seconds=slow)
+            self.memcache.change(
+                access, may_flush=may_flush, slow_seconds=slow, ring=settings.ring
+            )
         self.core.status.settings = visible_settings(config)
 
     def loops(self) -> Iterator[Gate | Listener]:

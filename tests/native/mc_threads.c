@@ -335,6 +335,7 @@ int main(int count, char **arguments) {
         .connections = CLIENTS * 100,
         .held_bytes = HELD_BYTES,
         .transfer_ns = INT64_C(600000000000),
+        .idle_ns = 1000000,
         .on_news = on_news,
         .in_thread = in_thread,
     };
@@ -352,7 +353,10 @@ int main(int count, char **arguments) {
     while (seconds_now() < end) {
         settings.slow_ns = -1 - (int64_t)(next_random(&random) % 2);
         vc_mc_change_settings(server, next_random(&random) % 2 ? &settings : NULL);
+        vc_mc_connection open[CLIENTS];
         CHECK(vc_mc_stalled_ns(server) < INT64_C(200000000000));
+        for (size_t i = 0, n = vc_mc_list(server, open, CLIENTS); i < n && i < CLIENTS; i++)
+            CHECK(!strncmp(open[i].address, "tcp:127.0.0.1:", 14));
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }
     for (int i = 0; i < CLIENTS; i++) {
@@ -364,7 +368,7 @@ int main(int count, char **arguments) {
     CHECK(!pthread_join(calls_thread, NULL));
     vc_mc_get_figures(server, &figures);
     CHECK(!figures.open && !figures.held && !figures.cut && !figures.refused);
-    CHECK(count_commands() == events && total[ENDED] <= figures.closed_for_memory);
+    CHECK(count_commands() == events && total[ENDED] <= figures.closed_for_memory + figures.closed_idle);
     printf("%" PRIu64 " commands, %" PRIu64 " hits, %" PRIu64 " misses; %" PRIu64
            " reports, %" PRIu64 " puts by a call; %" PRIu64 " cold; %" PRIu64 " broken off, %" PRIu64
            " closed; %" PRIu64 " volumes\n",

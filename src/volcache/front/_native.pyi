@@ -275,6 +275,7 @@ class MemcacheLoops:
         connections: int,
         held_bytes: int,
         transfer_seconds: float,
+        idle_seconds: float,
     ) -> None:
         """
         Prepare; nothing is accepted before `start`.
@@ -288,6 +289,7 @@ class MemcacheLoops:
             connections: The most at a time.
             held_bytes: The most that is held of input and replies.
             transfer_seconds: Without progress; 0 = no limit.
+            idle_seconds: Without a command; 0 = no limit.
 
         Raises:
             MemoryError: There is no memory, or no descriptor.
@@ -317,6 +319,15 @@ class MemcacheLoops:
 
     def figures(self) -> dict[str, int]:
         """Return the figures of connections; see `vc_mc_figures`."""
+
+    def connections(self) -> list[tuple[int, str, bool, float]]:
+        """
+        Return what is open.
+
+        Returns:
+            Of each its descriptor, the address of its client, whether it is idle, and for
+            how many seconds it has sent no command.
+        """
 
     def stalled_seconds(self) -> float:
         """Return for how long the longest turn of a loop has taken; 0: all wait."""

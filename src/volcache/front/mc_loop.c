@@ -3,7 +3,9 @@
 
 #include <errno.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -48,9 +50,12 @@ typedef enum {
 /* One connection. */
 typedef struct peer {
     TAILQ_ENTRY(peer) near;     /* in the list of its loop */
+    TAILQ_ENTRY(peer) idler;    /* while it is idle */
+    LIST_ENTRY(peer) any;       /* in that of all, with the mutex */
     STAILQ_ENTRY(peer) next;    /* in the one queue that it is in, if any */
     loop *loop;
     int fd;                 /* -1: closed */
+    int number;             /* what `fd` was at first */
     phase phase;
     bool is_readable;       /* bytes may have arrived, or the end */
     bool has_ended;         /* the end has arrived, perhaps after bytes */
@@ -60,6 +65,8 @@ typedef struct peer {
     bool calls;             /* another thread is to execute the next command */
     bool is_timed;          /* something is held, or is to come */
     _Atomic bool is_doomed; /* to be closed when it is no longer busy */
+    _Atomic bool is_idle;   /* it has nothing to do */
+    _Atomic int64_t used_ns;            /* when it had something to do last */
     unsigned generation;    /* of the settings that `stream` has */
     vc_mc_stream stream;
     vc_job read;
@@ -73,6 +80,7 @@ typedef struct peer {
     int64_t since_ns, progress_ns;
     uint64_t moved;
     char remote[46];
+    uint16_t port;          /* of the client */
 } peer;
 
 typedef TAILQ_HEAD(peers, peer) peers;
@@ -85,6 +93,8 @@ struct loop {
     int epoll, wakeup;
     peers peers;            /* of those that are timed, the last one has made progress last */
     unsigned timed;         /* how many these are */
+    peers idle;             /* the first one is idle for the longest time */
+    _Atomic int64_t idle_ns;            /* since when it is; 0: there is none */
     queue ready;
     vc_job_owner reads;
     unsigned cold;          /* reads that are to be done */
@@ -100,6 +110,7 @@ struct loop {
     /* With the mutex of the server. */
     queue back;             /* connections that were accepted, or that are no longer busy */
     bool is_woken, has_ended;
+    unsigned gives_way;     /* idle connections that are to be closed */
     uint64_t asked, answered;
 };
 
@@ -110,6 +121,7 @@ struct vc_mc_server {
     vc_mc_figures figures;  /* changed atomically */
     pthread_mutex_t mutex;
     pthread_cond_t calls_changed, answered;
+    LIST_HEAD(every, peer) all;
     queue calls;
     vc_mc *waiting;         /* executes them */
     _Atomic int64_t call_ns;            /* when the present one has begun; 0: there is none */
@@ -174,9 +186,22 @@ static void forget(loop *l, peer *p) {
 }
 
 static void free_peer(peer *p) {
+    lock(p->loop->server);
+    LIST_REMOVE(p, any);
+    unlock(p->loop->server);
     free(p->input);
     free(p->unsent);
     free(p);
+}
+
+/* Note that a connection is idle from now on, or no longer. */
+static void set_idle(loop *l, peer *p, bool is_idle) {
+    if (p->is_idle) TAILQ_REMOVE(&l->idle, p, idler);
+    if (is_idle) TAILQ_INSERT_TAIL(&l->idle, p, idler);
+    p->is_idle = is_idle;
+    p->used_ns = l->now_ns;
+    peer *first = TAILQ_FIRST(&l->idle);
+    l->idle_ns = first ? first->used_ns : 0;
 }
 
 /* Close a connection. One that another thread has, or that is in the queue for a turn, is freed
@@ -188,6 +213,7 @@ static void close_peer(loop *l, peer *p) {
         return;
     }
     TAILQ_REMOVE(&l->peers, p, near);
+    if (p->is_idle) set_idle(l, p, false);
     close(p->fd);
     p->fd = -1;
     add(&l->server->figures.open, -1);
@@ -260,6 +286,17 @@ static void close_slow(loop *l) {
         bool waits = p->phase == WAITING || p->phase == SENDING;
         if (waits && p->is_timed && is_too_slow(l, p)) close_peer(l, p);
     }
+}
+
+/* Close the connection that is idle for the longest time. One that has its turn soon may have a
+ * command. Returns false if there is none that is idle since a time. */
+static bool close_idle(loop *l, int64_t since_ns) {
+    peer *p = TAILQ_FIRST(&l->idle);
+    while (p && p->phase != WAITING) p = TAILQ_NEXT(p, idler);
+    if (!p || p->used_ns > since_ns) return false;
+    close_peer(l, p);
+    add(&l->server->figures.closed_idle, 1);
+    return true;
 }
 
 /* --- Sending ------------------------------------------------------------------------------- */
@@ -358,6 +395,11 @@ static bool keep(const loop *l, peer *p) {
     return is_good;
 }
 
+static void wait_for_bytes(loop *l, peer *p) {
+    p->is_readable = false;
+    if (!p->is_timed) set_idle(l, p, true);
+}
+
 /* Receive once. Returns false if there is nothing: the connection waits, or is closed. */
 static bool receive(loop *l, peer *p) {
     if (!p->is_readable) return false;
@@ -372,7 +414,7 @@ static bool receive(loop *l, peer *p) {
     }
     bool is_waiting = got < 0 && vc_is_later(errno);
     (void)keep(l, p);
-    if (is_waiting && (!l->settings.end_ns || p->is_timed)) p->is_readable = false;
+    if (is_waiting && (!l->settings.end_ns || p->is_timed)) wait_for_bytes(l, p);
     else if (is_waiting) close_gently(l, p);
     else close_peer(l, p);
     return false;
@@ -470,12 +512,15 @@ static void serve_commands(loop *l, peer *p) {
     else if (p->unsent) wait_for_room(l, p);
     else if (p->stream.closes) close_gently(l, p);
     else if (p->calls) call(l, p);
-    else if (hold(l, p) && (step != VC_MC_MORE || p->is_readable)) make_ready(l, p);
+    else if (!hold(l, p)) return;
+    else if (step != VC_MC_MORE || p->is_readable) make_ready(l, p);
+    else if (!p->is_timed) set_idle(l, p, true);
 }
 
 /* Let a connection have its turn. */
 static void serve(loop *l, peer *p) {
     p->phase = WAITING;
+    if (p->is_idle) set_idle(l, p, false);
     if (p->is_doomed) close_peer(l, p);
     else if (p->unsent && !send_rest(l, p)) return; /* It goes on when all is sent. */
     else if (p->stream.closes) close_gently(l, p);
@@ -509,9 +554,31 @@ static void watch_clients(loop *l, bool is_on) {
     (void)epoll_ctl(l->epoll, EPOLL_CTL_MOD, l->server->config.listening, &event);
 }
 
+/* Let the connection be closed that is idle for the longest time. Returns false if none is idle for
+ * a second. */
+static bool make_way(loop *l) {
+    vc_mc_server *server = l->server;
+    loop *found = NULL;
+    int64_t oldest_ns = l->now_ns - SECOND_NS;
+    for (loop *one = server->loops; one < server->loops + server->count; one++) {
+        int64_t idle_ns = one->idle_ns;
+        if (!idle_ns || idle_ns > oldest_ns) continue;
+        found = one;
+        oldest_ns = idle_ns;
+    }
+    if (!found) return false;
+    if (found == l) return close_idle(l, oldest_ns);
+    lock(server);
+    found->gives_way++;
+    wake(found);
+    unlock(server);
+    return true;
+}
+
 /* Try again later: the socket stays readable, and the loop would spin. */
 static void pause_accepting(loop *l, int error) {
     vc_mc_figures *figures = &l->server->figures;
+    if (error == EMFILE || error == ENFILE) (void)make_way(l);
     watch_clients(l, false);
     l->resume_ns = l->now_ns + ACCEPT_PAUSE_NS;
     __atomic_store_n(&figures->accept_error, (uint64_t)error, __ATOMIC_RELAXED);
@@ -531,6 +598,7 @@ static void give(vc_mc_server *server, peer *p) {
     add(&server->figures.accepted, 1);
     add(&server->figures.open, 1);
     lock(server);
+    LIST_INSERT_HEAD(&server->all, p, any);
     do p->loop = &server->loops[server->turn++ % server->count];
     while (p->loop->has_ended);
     hand_back(p);
@@ -549,14 +617,20 @@ static bool accept_client(loop *l) {
             pause_accepting(l, errno);
         return false; /* Or the client has gone. */
     }
-    bool has_room = get(&server->figures.open) < server->config.connections;
+    /* Another loop may not have made way yet. */
+    uint64_t open = get(&server->figures.open), most = server->config.connections;
+    bool has_room = open < most || (open < most + ACCEPTS && make_way(l));
     peer *p = has_room ? calloc(1, sizeof(peer)) : NULL;
     if (!p) {
         refuse(l, fd);
         return true;
     }
-    p->fd = fd;
+    p->fd = p->number = fd;
+    p->used_ns = l->now_ns;
     p->stream.remote = p->remote;
+    /* The port is at the same place of both kinds of addresses. */
+    if (address.ss_family != AF_UNIX)
+        p->port = ntohs(((struct sockaddr_in *)(void *)&address)->sin_port);
     if (address.ss_family == AF_UNIX) strcpy(p->remote, "unix");
     else if (getnameinfo(from, length, p->remote, sizeof(p->remote), NULL, 0, NI_NUMERICHOST))
         p->remote[0] = 0;
@@ -569,6 +643,7 @@ static bool accept_client(loop *l) {
 static void adopt(loop *l, peer *p) {
     struct epoll_event event = {.events = WATCHED, .data.ptr = p};
     TAILQ_INSERT_HEAD(&l->peers, p, near);
+    set_idle(l, p, true);
     if (epoll_ctl(l->epoll, EPOLL_CTL_ADD, p->fd, &event)) close_peer(l, p);
 }
 
@@ -610,11 +685,14 @@ static void take_back(loop *l) {
     lock(server);
     STAILQ_CONCAT(&back, &l->back);
     uint64_t asked = l->asked;
+    unsigned gives_way = l->gives_way;
     l->is_woken = false;
+    l->gives_way = 0;
     take_settings(l);
     unlock(server);
     take_reads(l);
     while ((p = take_first(&back))) go_on(l, p);
+    while (gives_way-- && close_idle(l, l->now_ns)) continue;
     if (asked == l->answered) return;
     tell(l);
     lock(server);
@@ -625,7 +703,9 @@ static void take_back(loop *l) {
 
 static void tick(loop *l) {
     if (l->now_ns >= l->tick_ns) {
+        int64_t idle_ns = l->server->config.idle_ns;
         close_slow(l);
+        while (idle_ns && close_idle(l, l->now_ns - idle_ns)) continue;
         l->tick_ns = l->now_ns + TICK_MS * MS_NS;
     }
     if ((l->has_executed || l->has_news) && l->now_ns >= l->news_ns) tell(l);
@@ -640,7 +720,7 @@ static int timeout_ms(const loop *l) {
     /* A read may wait behind one that hangs, until the loop has looked. */
     if (l->settings.end_ns || l->cold) return STEP_MS;
     if (l->has_executed || l->has_news || l->resume_ns) return NEWS_MS;
-    return l->timed ? TICK_MS : -1;
+    return l->timed || (l->server->config.idle_ns && l->idle_ns) ? TICK_MS : -1;
 }
 
 static void wait_for_events(loop *l) {
@@ -734,6 +814,7 @@ static bool open_loop(vc_mc_server *server, loop *l) {
     l->reads = (vc_job_owner){.use = on_read, .wake = on_reads, .context = l};
     vc_job_owner_start(&l->reads);
     TAILQ_INIT(&l->peers);
+    TAILQ_INIT(&l->idle);
     STAILQ_INIT(&l->ready);
     STAILQ_INIT(&l->back);
     return l->mc && l->buffer && l->out.at &&
@@ -760,6 +841,7 @@ vc_mc_server *vc_mc_server_new(const vc_mc_server_config *config) {
     commands.context = server;
     server->waiting = vc_mc_new(&commands);
     STAILQ_INIT(&server->calls);
+    LIST_INIT(&server->all);
     pthread_mutex_init(&server->mutex, NULL);
     pthread_condattr_init(&by_monotonic_clock);
     pthread_condattr_setclock(&by_monotonic_clock, CLOCK_MONOTONIC);
@@ -884,6 +966,20 @@ void vc_mc_get_figures(vc_mc_server *server, vc_mc_figures *figures) {
     const uint64_t *from = (const uint64_t *)&server->figures;
     for (size_t i = 0; i < sizeof(*figures) / sizeof(*from); i++)
         ((uint64_t *)figures)[i] = get(&from[i]);
+}
+
+size_t vc_mc_list(vc_mc_server *server, vc_mc_connection *to, size_t room) {
+    size_t count = 0;
+    lock(server);
+    for (peer *p = LIST_FIRST(&server->all); p; p = LIST_NEXT(p, any), count++) {
+        if (count >= room) continue;
+        vc_mc_connection *one = &to[count];
+        *one = (vc_mc_connection){p->number, p->is_idle, p->used_ns, ""};
+        const char *form = !p->port ? "%s" : strchr(p->remote, ':') ? "tcp6:[%s]:%u" : "tcp:%s:%u";
+        snprintf(one->address, sizeof(one->address), form, p->remote, p->port);
+    }
+    unlock(server);
+    return count;
 }
 
 void vc_mc_sum_counts(vc_mc_server *server, vc_mc_counts *counts) {

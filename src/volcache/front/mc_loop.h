@@ -16,6 +16,8 @@
  * What is held between two turns, input and replies, is counted for all connections. Above the
  * limit, the connection that has made no progress for the longest time is closed; of those of the
  * same loop, if there are several. One that makes too little progress for too long is closed, too.
+ * For a new connection above the limit, that is closed which was idle for the longest time, if that
+ * is at least a second; otherwise the new one is refused.
  *
  * Threads. The first loop accepts connections, and gives them to all in turn. What a connection
  * has belongs to the thread of its loop, or to the thread that works for it. The mutex of the server protects what is handed over, and the settings. The
@@ -46,6 +48,7 @@ typedef struct {
     unsigned connections;       /* at most */
     uint64_t held_bytes;        /* at most */
     int64_t transfer_ns;        /* without progress; 0: no limit */
+    int64_t idle_ns;            /* without a command; 0: no limit */
     /* There are such events, or the figures say what is to be logged. */
     void (*on_news)(void *context, const uint8_t *events, size_t length);
     void *context;
@@ -60,9 +63,18 @@ typedef struct {
     uint64_t open, cut;             /* connections; cut: at the end */
     uint64_t held;
     uint64_t closed_for_memory;     /* connections, because too much was held */
+    uint64_t closed_idle;           /* for their time, or to make room for others */
     uint64_t failed_accepts, accept_error;  /* and errno of the last of them */
     uint64_t cold;                  /* reads by the threads */
 } vc_mc_figures;
+
+/* A connection that is open. */
+typedef struct {
+    int number;                 /* its descriptor */
+    bool is_idle;
+    int64_t used_ns;            /* when it has executed a command last, or begun */
+    char address[64];           /* "tcp:HOST:PORT", as memcached shows it */
+} vc_mc_connection;
 
 typedef struct vc_mc_server vc_mc_server;
 
@@ -84,6 +96,8 @@ vc_mc_wait vc_mc_serve_call(vc_mc_server *server, int64_t timeout_ns);
  * those they have. */
 void vc_mc_change_settings(vc_mc_server *server, const vc_mc_settings *settings);
 void vc_mc_get_figures(vc_mc_server *server, vc_mc_figures *figures);
+/* Return how many connections there are, and tell of the first `room` of them. */
+size_t vc_mc_list(vc_mc_server *server, vc_mc_connection *to, size_t room);
 /* Add what all loops have counted. */
 void vc_mc_sum_counts(vc_mc_server *server, vc_mc_counts *counts);
 /* For how long the longest turn of a loop or call has taken, or no read was completed although

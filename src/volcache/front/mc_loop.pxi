@@ -11,14 +11,19 @@ cdef extern from "mc_loop.h" nogil:
         int listening
         unsigned loops, connections
         uint64_t held_bytes
-        int64_t transfer_ns
+        int64_t transfer_ns, idle_ns
         void (*on_news)(void *context, const uint8_t *events, size_t length) noexcept
         void *context
         void (*in_thread)(void (*run)(void *argument) noexcept nogil, void *argument) noexcept
     ctypedef struct vc_mc_figures:
         uint64_t bytes_in, bytes_out, accepted, refused, open, cut, held, closed_for_memory
-        uint64_t failed_accepts, accept_error, cold
+        uint64_t closed_idle, failed_accepts, accept_error, cold
     ctypedef enum vc_mc_wait: VC_MC_SERVED, VC_MC_TIMEOUT, VC_MC_ENDED
+    ctypedef struct vc_mc_connection:
+        int number
+        bint is_idle
+        int64_t used_ns
+        const char *address
     ctypedef struct vc_mc_server: pass
     vc_mc_server *vc_mc_server_new(const vc_mc_server_config *config)
     void vc_mc_server_free(vc_mc_server *server)
@@ -26,6 +31,7 @@ cdef extern from "mc_loop.h" nogil:
     vc_mc_wait vc_mc_serve_call(vc_mc_server *server, int64_t timeout_ns)
     void vc_mc_change_settings(vc_mc_server *server, const vc_mc_settings *settings)
     void vc_mc_get_figures(vc_mc_server *server, vc_mc_figures *figures)
+    size_t vc_mc_list(vc_mc_server *server, vc_mc_connection *to, size_t room)
     void vc_mc_sum_counts(vc_mc_server *server, vc_mc_counts *counts)
     int64_t vc_mc_stalled_ns(vc_mc_server *server)
 
@@ -56,6 +62,7 @@ cdef class MemcacheLoops:
     def __init__(
         self, CommandFacts facts not None, log, *, Readers readers not None, int listening,
         unsigned threads, unsigned connections, uint64_t held_bytes, double transfer_seconds,
+        double idle_seconds,
     ):
         cdef vc_mc_server_config config
         memset(&config, 0, sizeof(config))
@@ -69,6 +76,7 @@ cdef class MemcacheLoops:
         config.connections = connections
         config.held_bytes = held_bytes
         config.transfer_ns = <int64_t>(transfer_seconds * 1e9)
+        config.idle_ns = <int64_t>(idle_seconds * 1e9)
         config.on_news = on_news
         config.in_thread = in_thread
         config.context = <void *>self
@@ -115,6 +123,21 @@ cdef class MemcacheLoops:
         cdef vc_mc_figures figures
         vc_mc_get_figures(self.server, &figures)
         return <dict>figures
+
+    def connections(self):
+        cdef size_t count = vc_mc_list(self.server, NULL, 0), room = count
+        cdef vc_mc_connection *found
+        cdef bytearray data = bytearray(count * sizeof(vc_mc_connection))
+        found = <vc_mc_connection *>PyByteArray_AS_STRING(data)
+        count = min(room, vc_mc_list(self.server, found, room))
+        now_ns = monotonic_ns()
+        return [
+            (
+                found[i].number, (<const char *>found[i].address).decode("ascii"),
+                found[i].is_idle, (now_ns - found[i].used_ns) / 1e9,
+            )
+            for i in range(count)
+        ]
 
     def flush(self):
         cdef vc_mc_counts counts

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from volcache.memcache.service import Service
     from volcache.memcache.sockets import ListeningSocket
     from volcache.monitoring.commands import CommandStats
+    from volcache.ring import OwnKeys
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class ConnectionLimits(NamedTuple):
 
     connections: int
     transfer_seconds: float = 60.0  # without progress; 0 = no limit
+    idle_seconds: float = 0.0  # without a command; 0 = no limit
     held_bytes: int = HELD_BYTES  # of commands not executed and replies not sent
 
 
@@ -123,8 +125,10 @@ class Listener:
             connections=limits.connections,
             held_bytes=limits.held_bytes,
             transfer_seconds=limits.transfer_seconds,
+            idle_seconds=limits.idle_seconds,
         )
         stats.flush = self._flush
+        service.statistics.connections = self._loops.connections
         self._pulse: tuple[float, Callable[[], None]] | None = None
         self._pulse_due = 0.0
         self._pulse_started = 0.0  # 0: it waits
@@ -138,9 +142,16 @@ class Listener:
         self._loops.start()
         self._thread.start()
 
-    def change(self, access: Access, *, may_flush: bool, slow_seconds: float) -> None:
+    def change(
+        self,
+        access: Access,
+        *,
+        may_flush: bool,
+        slow_seconds: float,
+        ring: OwnKeys | None = None,
+    ) -> None:
         """Let other settings be in effect, for connections that are open, too."""
-        self._service.change(access, may_flush=may_flush)
+        self._service.change(access, may_flush=may_flush, ring=ring)
         self._log.set_slow(slow_seconds)
         self._loops.change(slow_ns=self._log.threshold_ns)
 
@@ -182,6 +193,7 @@ class Listener:
         stats.bytes_in, stats.bytes_out = now["bytes_in"], now["bytes_out"]
         stats.connections, stats.connections_total = now["open"], now["accepted"]
         stats.connections_refused = now["refused"]
+        stats.connections_idle = now["closed_idle"]
 
     # --- The thread --------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from volcache.cache import Cache
     from volcache.memcache.statistics import ServerStatistics
+    from volcache.ring import OwnKeys
     from volcache.tokens import Kind, Refusals
 
 _logger: Final = logging.getLogger(__name__)
@@ -81,16 +82,20 @@ class Service:
         self.clock = clock
         self.access = access or Access()
         self._may_flush = may_flush
-        self._statistics = statistics
+        self._ring: OwnKeys | None = None
+        self.statistics = statistics
         self._refusals = refusals
         self._guesses = GuessLimit(timer)
         self._timer = timer
         self._flush_at: float | None = None  # by `timer`
 
-    def change(self, access: Access, *, may_flush: bool) -> None:
+    def change(
+        self, access: Access, *, may_flush: bool, ring: OwnKeys | None = None
+    ) -> None:
         """Let other settings be in effect, from the next question on; from any thread."""
         self.access = access
         self._may_flush = may_flush
+        self._ring = ring
 
     def put(
         self,
@@ -181,14 +186,22 @@ class Service:
 
     def report(self, argument: bytes) -> bytes | None:
         """Return the lines of `stats`; None: there are no such ones."""
-        return self._statistics.report(
+        return self.statistics.report(
             argument, needs_token=self.access.needs_token, may_flush=self._may_flush
         )
 
     def config(self, name: bytes) -> bytes | None:
-        """Return the list of instances that `config get` asks for; None: there is none."""
-        del name
-        return None
+        """
+        Return the list of instances that `config get` asks for; None: there is none.
+
+        It has the form of ElastiCache: a version, and "HOST|IP|PORT" of each instance. All
+        are taken to listen on the same port.
+        """
+        port = self.statistics.port
+        if name != b"cluster" or self._ring is None or not port:
+            return None
+        nodes = " ".join(f"{host}|{host}|{port}" for host in self._ring.hosts)
+        return f"{self._ring.version}\n{nodes}\n".encode()
 
     # --- Flush -----------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ class ServerFacts(NamedTuple):
     connections_max: int
     value_size: int
     threads: int = 1
+    idle_seconds: float = 0.0  # 0 = no limit
 
 
 class ServerStatistics:
@@ -82,9 +83,17 @@ class ServerStatistics:
         self._facts = facts
         self._clock = clock
         self._started = time.monotonic()
+        # Descriptor, client, whether it is idle, and the seconds since its last command.
+        self.connections: Callable[[], list[tuple[int, str, bool, float]]] = list
         self._baseline: dict[tuple[str, str], int] = {}  # at the last "stats reset"
         self._connections_before = 0
         self._evictions_before = 0
+
+    @property
+    def port(self) -> str:
+        """Return the TCP port of the protocol; empty: it has a unix socket."""
+        listen = self._facts.listen
+        return "" if listen.startswith("/") else listen.rpartition(":")[2]
 
     def report(
         self, argument: bytes, *, needs_token: bool, may_flush: bool
@@ -102,6 +111,8 @@ class ServerStatistics:
             self._evictions_before = self._store.stats.evicted_records
         elif argument == b"settings":
             pairs = self._settings(needs_token=needs_token, may_flush=may_flush)
+        elif argument == b"conns":
+            pairs = self._connections()
         elif not argument:
             pairs = self._general()
         elif argument not in {b"items", b"slabs", b"sizes"}:  # There are no slabs.
@@ -112,12 +123,12 @@ class ServerStatistics:
         self, *, needs_token: bool, may_flush: bool
     ) -> Iterable[tuple[str, object]]:
         facts = self._facts
-        is_unix = facts.listen.startswith("/")
-        host, _, port = facts.listen.rpartition(":")
+        is_unix = not self.port
+        host = facts.listen.rpartition(":")[0]
         return (
             ("maxbytes", self._capacity()),
             ("maxconns", facts.connections_max),
-            ("tcpport", 0 if is_unix else port),
+            ("tcpport", self.port or 0),
             ("udpport", 0),
             ("inter", "NULL" if is_unix else host),
             ("evictions", "on"),
@@ -131,8 +142,18 @@ class ServerStatistics:
             ("item_size_max", facts.value_size),
             ("flush_enabled", _yes(may_flush)),
             ("dump_enabled", "no"),
-            ("idle_timeout", 0),
+            ("idle_timeout", round(facts.idle_seconds)),
         )
+
+    def _connections(self) -> Iterable[tuple[str, object]]:
+        listen = self._facts.listen
+        kind = "tcp6" if listen.startswith("[") else "tcp"
+        for number, address, is_idle, seconds in self.connections():
+            yield f"{number}:addr", address
+            if address != "unix":
+                yield f"{number}:listen_addr", f"{kind}:{listen}"
+            yield f"{number}:state", "conn_read" if is_idle else "conn_parse_cmd"
+            yield f"{number}:secs_since_last_cmd", int(seconds)
 
     def _capacity(self) -> int:
         usage = self._store.usage(volumes=False)
@@ -154,6 +175,7 @@ class ServerStatistics:
             ("curr_connections", stats.connections),
             ("total_connections", stats.connections_total - self._connections_before),
             ("rejected_connections", stats.connections_refused),
+            ("idle_kicks", stats.connections_idle),
             *((name, self._counted(*counted)) for name, *counted in _COUNTED),
             ("bytes_read", stats.bytes_in),
             ("bytes_written", stats.bytes_out),

@@ -42,6 +42,7 @@ class CommandStats:
     connections: int = 0  # open now
     connections_total: int = 0  # accepted
     connections_refused: int = 0  # closed at once, because there are too many
+    connections_idle: int = 0  # closed after they were idle
     answers: Answers = field(default_factory=partial(Answers, KIND_OF, "other"))
     # Adds what was counted without Python since the last call.
     flush: Callable[[], None] = lambda: None

@@ -189,7 +189,9 @@ def test_connections_above_the_limit_are_refused(talk: Talk) -> None:
     """With the words of memcached; a closed one makes room."""
     with running(talk, connections=2) as case:
         with case.client() as one, case.client() as two:
-            assert one.ask(b"mn\r\n") == two.ask(b"mn\r\n") == b"MN"
+            one.send(b"set a 0 0 2\r\n")  # It is not idle.
+            two.send(b"get a")
+            wait_until(lambda: case.stats.bytes_in == 18, "the bytes")
             with case.client() as three:
                 assert three.rest() == b"ERROR Too many open connections\r\n"
             assert case.stats.connections_refused == 1
@@ -197,6 +199,69 @@ def test_connections_above_the_limit_are_refused(talk: Talk) -> None:
         with case.client() as client:
             assert client.ask(b"mn\r\n") == b"MN"
         assert case.stats.connections_total == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_oldest_idle_connection_gives_way(talk: Talk, threads: int) -> None:
+    """To a new one above the limit, if it was idle for a second."""
+    with running(talk, connections=3, threads=threads) as case, ExitStack() as stack:
+        clients = [stack.enter_context(case.client()) for _ in range(3)]
+        for client in clients:
+            assert client.ask(b"mn\r\n") == b"MN"
+        assert clients[0].ask(b"mn\r\n") == b"MN"
+
+        def connects() -> bool:
+            new = stack.enter_context(case.client())
+            with suppress(ConnectionError):
+                new.send(b"mn\r\n")
+                return new.line() == b"MN"
+            return False
+
+        wait_until(connects, "the limit")
+        assert clients[1].rest() == b""
+        for client in clients[::2]:
+            assert client.ask(b"mn\r\n") == b"MN"
+        assert case.stats.connections_idle == 1
+        assert case.stats.connections_refused
+
+
+@pytest.mark.slow
+def test_idle_connections_are_closed_after_their_time(talk: Talk) -> None:
+    """Not one that uses it, nor one in the middle of a command."""
+    with running(talk, idle_seconds=1.5) as case, ExitStack() as stack:
+        idle, busy, partial = (stack.enter_context(case.client()) for _ in range(3))
+        partial.send(b"get k")
+        started = time.monotonic()
+        idle.socket.settimeout(0.2)
+        is_closed = False
+        while not is_closed:
+            assert busy.ask(b"mn\r\n") == b"MN"
+            with suppress(TimeoutError):
+                is_closed = not idle.socket.recv(1)
+        assert time.monotonic() - started >= 1.5
+        assert partial.ask(b"ey\r\n") == b"END"
+        assert case.stats.connections_idle == 1
+
+
+def test_connections_are_listed(talk: Talk) -> None:
+    """With the names of memcached, and the addresses of both sides."""
+    with running(talk) as case, case.client() as client, case.client() as other:
+        assert other.ask(b"mn\r\n") == b"MN"
+        client.send(b"stats conns\r\n")
+        lines = []
+        while (line := client.line()) != b"END":
+            lines.append(line.decode().split(" ", 2)[1:])
+        names = [one.socket.getsockname() for one in (client, other)]
+        hosts = [f"{host}:{port}" for host, port in names]
+        found = {value: name.partition(":")[0] for name, value in lines}
+        assert set(found) >= {f"tcp:{host}" for host in hosts}
+        numbers = {found[f"tcp:{host}"] for host in hosts}
+        assert sorted(name.split(":") for name, _ in lines) == sorted(
+            [number, name]
+            for number in numbers
+            for name in ("addr", "listen_addr", "state", "secs_since_last_cmd")
+        )
 
 
 @pytest.mark.slow
