@@ -115,14 +115,10 @@ static vc_mc_step answer(vc_mc_command *command, status code, const char *text) 
 
 /* What comes is no request, and cannot be answered. */
 static vc_mc_step close_silently(size_t length, vc_mc_command *command) {
-    *command = (vc_mc_command){
-        .name = VC_MC_UNKNOWN,
-        .action = VC_MC_ANSWERING,
-        .form = VC_MC_BINARY,
-        .used = length,
-        .is_error = true,
-        .closes = true,
-    };
+    vc_mc_clear(command, VC_MC_UNKNOWN, length);
+    command->action = VC_MC_ANSWERING;
+    command->form = VC_MC_BINARY;
+    command->is_error = command->closes = true;
     return VC_MC_NEXT;
 }
 
@@ -250,18 +246,14 @@ vc_mc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, 
     stream->needed = end;
     if (is_right && length < end) return VC_MC_MORE;
     const char *at = data + HEADER_BYTES;
-    *command = (vc_mc_command){
-        .name = is.form->name,
-        .action = is.form->action,
-        .mode = is.form->name,
-        .used = end,
-        .cas = number_at(data + 16, 8),
-        .known_cas = VC_MC_NO_VERSION,
-        .form = VC_MC_BINARY,
-        .wants_value = true,
-        .opcode = is.opcode,
-        .is_too_large = is_too_large,
-    };
+    vc_mc_clear(command, is.form->name, end);
+    command->action = is.form->action;
+    command->mode = is.form->name;
+    command->cas = number_at(data + 16, 8);
+    command->form = VC_MC_BINARY;
+    command->wants_value = true;
+    command->opcode = is.opcode;
+    command->is_too_large = is_too_large;
     memcpy(command->opaque, data + 12, 4);
     if (!is_right) return refuse(&is, length, command);
     command->key = (vc_text){at + is.extras, is.key};

@@ -192,7 +192,6 @@ const char *vc_mc_parse_meta(const vc_text *words, unsigned count, vc_mc_command
     flags given = {0};
     unsigned i = 0;
     command->form = VC_MC_META;
-    command->known_cas = VC_MC_NO_VERSION;
     if (words[0].at[1] == 'e') return parse_debug(words, count, command);
     if (words[0].at[1] == 'n') {
         command->name = VC_MC_MN;

@@ -14,6 +14,7 @@ enum {
      * of an error. */
     VC_MC_REPLY_BYTES = 768,
     VC_MC_TEXT_BYTES_MAX = 500, /* of an error */
+    VC_MC_REASON_BYTES = 160,
 };
 
 /* No version has it: a command with this cas unique fails. */
@@ -65,12 +66,13 @@ typedef struct {
     bool is_debug;          /* of "me" */
     bool wants_earlier_ttl;
     uint64_t known_cas;     /* META: no value if it is the version */
-    vc_text words[VC_MC_WORDS];     /* that a meta reply repeats */
     unsigned word_count;
     uint8_t opcode;
     uint8_t opaque[4];
     uint16_t status;        /* BINARY: of ANSWERING */
     bool is_sasl_step;      /* the next request is to be the second message */
+    /* Not cleared: it takes as long as a lookup. */
+    vc_text words[VC_MC_WORDS];     /* that a meta reply repeats */
     uint8_t decoded[VC_MC_KEY_BYTES];
 } vc_mc_command;
 
@@ -85,7 +87,6 @@ typedef struct {
     char token;             /* 'W': the client has won, 'Z': another one, 0: none */
     uint64_t number;        /* of COUNT */
     vc_text text;           /* of errors and statistics */
-    char reason[160];       /* of a bad key */
 } vc_mc_outcome;
 
 struct vc_mc {
@@ -94,6 +95,7 @@ struct vc_mc {
     vc_reading reading;
     vc_events events;
     vc_mc_command command;
+    char reason[VC_MC_REASON_BYTES];    /* why a key is refused */
 };
 
 /* The execution of a command. */
@@ -122,7 +124,8 @@ bool vc_mc_decode_key(vc_mc_command *command);
 char *vc_mc_put_base64(char *to, vc_text from);
 char *vc_mc_put_text(char *to, const char *text);
 /* Why a key cannot be stored; NULL: it can. A key is what a path of HTTP leads to. */
-const char *vc_mc_refuse_key(vc_text key, size_t size_max, char reason[160]);
+const char *vc_mc_refuse_key(vc_text key, size_t size_max,
+                             char reason[VC_MC_REASON_BYTES]);
 
 /* --- mc_text.c, mc_meta.c, mc_binary.c --------------------------------------------------- */
 
@@ -148,6 +151,14 @@ void vc_mc_reply_text(const vc_mc_command *command, const vc_mc_outcome *outcome
 void vc_mc_reply_meta(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_mc_out *out);
 void vc_mc_reply_binary(const vc_mc_command *command, const vc_mc_outcome *outcome,
                         vc_mc_out *out);
+
+/* Begin with a command that uses so many bytes. */
+static inline void vc_mc_clear(vc_mc_command *command, vc_mc_name name, size_t used) {
+    memset(command, 0, offsetof(vc_mc_command, words));
+    command->name = name;
+    command->used = used;
+    command->known_cas = VC_MC_NO_VERSION;
+}
 
 static inline char *vc_mc_copy(char *to, const void *data, size_t length) {
     memcpy(to, data, length);

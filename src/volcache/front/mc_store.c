@@ -325,7 +325,7 @@ static vc_mc_step touch_found(vc_mc_run *run) {
 /* Refuse a key under which nothing can be stored. */
 static vc_mc_step check_key(vc_mc_run *run) {
     const char *reason = vc_mc_refuse_key(run->command->key, config_of(run)->key_size,
-                                          run->outcome.reason);
+                                          run->mc->reason);
     return reason ? refuse(run, VC_MC_BAD_KEY, reason) : VC_MC_NEXT;
 }
 

@@ -319,7 +319,7 @@ static vc_mc_step parse_get(vc_mc_stream *stream, vc_mc_name name, const char *d
 /* End a get early, or without keys; what is left of its line is not read. */
 static vc_mc_step end_series(vc_mc_stream *stream, const char *data, size_t used,
                              const char *error, vc_mc_command *command) {
-    *command = (vc_mc_command){.name = stream->series, .used = used};
+    vc_mc_clear(command, stream->series, used);
     command->skips_line = !used || data[used - 1] != '\n';
     if (error) return answer_error(command, error);
     command->is_uncounted = stream->has_keys;
@@ -385,18 +385,14 @@ static vc_mc_step parse_key(vc_mc_stream *stream, const char *data, size_t lengt
     size_t next = line_end ? line_end : end;
     if (!line_end && find_next(stream, data, length, &next, &is_last, command) == VC_MC_MORE)
         return VC_MC_MORE;
-    *command = (vc_mc_command){
-        .name = stream->series,
-        .action = VC_MC_READ,
-        .used = next,
-        .key = {data, end},
-        .exptime = stream->exptime,
-        .has_exptime = has_time,
-        .wants_value = true,
-        .has_cas = stream->series == VC_MC_GETS || stream->series == VC_MC_GATS,
-        .is_last = is_last,
-        .known_cas = VC_MC_NO_VERSION,
-    };
+    vc_mc_clear(command, stream->series, next);
+    command->action = VC_MC_READ;
+    command->key = (vc_text){data, end};
+    command->exptime = stream->exptime;
+    command->has_exptime = has_time;
+    command->wants_value = true;
+    command->has_cas = stream->series == VC_MC_GETS || stream->series == VC_MC_GATS;
+    command->is_last = is_last;
     return VC_MC_NEXT;
 }
 
@@ -423,7 +419,8 @@ static vc_mc_step parse_long(vc_mc_stream *stream, const char *data, size_t leng
     if (is_get(data, length, SPACES_MAX, &name, &next))
         return begin_series(stream, name, next, command);
     /* It is unknown where the next command begins. */
-    *command = (vc_mc_command){.name = VC_MC_UNKNOWN, .used = length, .closes = true};
+    vc_mc_clear(command, VC_MC_UNKNOWN, length);
+    command->closes = true;
     return answer_error(command, "CLIENT_ERROR line too long");
 }
 
@@ -442,7 +439,7 @@ vc_mc_step vc_mc_parse_text(const vc_mc_config *config, vc_mc_stream *stream, co
     while (at < end && *at == ' ') at++;
     vc_text words[VC_MC_WORDS] = {vc_mc_next_word(&at, end)};
     unsigned count = 1;
-    *command = (vc_mc_command){.used = size + 1, .form = VC_MC_TEXT};
+    vc_mc_clear(command, VC_MC_UNKNOWN, size + 1);
     for (vc_mc_name name = VC_MC_GET; name <= VC_MC_GATS; name++)
         if (vc_mc_is_word(words[0], vc_mc_names[name]))
             return parse_get(stream, name, data, end, command);

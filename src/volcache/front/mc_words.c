@@ -103,12 +103,13 @@ static bool has_dot_segment(vc_text key) {
     return false;
 }
 
-const char *vc_mc_refuse_key(vc_text key, size_t size_max, char reason[160]) {
+const char *vc_mc_refuse_key(vc_text key, size_t size_max,
+                             char reason[VC_MC_REASON_BYTES]) {
     for (size_t i = 0; i < key.length; i++) {
         unsigned char c = (unsigned char)key.at[i];
         if (c > 0x1f && c != 0x7f) continue;
-        snprintf(reason, 160, "bad key: it holds the control byte 0x%02X; a key is the path after "
-                 "its first slash, without control bytes", c);
+        snprintf(reason, VC_MC_REASON_BYTES, "bad key: it holds the control byte 0x%02X; a key is "
+                 "the path after its first slash, without control bytes", c);
         return reason;
     }
     if (key.length > 1 && key.at[0] == '-' && key.at[1] == '/')
@@ -116,6 +117,7 @@ const char *vc_mc_refuse_key(vc_text key, size_t size_max, char reason[160]) {
     if (has_dot_segment(key))
         return "bad key: it holds a segment \".\" or \"..\"; a key is the path of a URL";
     if (key.length <= size_max) return NULL;
-    snprintf(reason, 160, "key is %zu bytes long; allowed are 1 to %zu", key.length, size_max);
+    snprintf(reason, VC_MC_REASON_BYTES, "key is %zu bytes long; allowed are 1 to %zu",
+             key.length, size_max);
     return reason;
 }
