@@ -207,7 +207,8 @@ static bool needs_lock(const vc_mc_config *config, const vc_mc_command *command)
     case VC_MC_WRITE:
         return config->copies || command->mode != VC_MC_SET || command->cas;
     case VC_MC_REMOVE:
-        return config->copies || command->cas;
+        /* Who may wait asks Python, which does not wait for memcached with the lock. */
+        return command->cas || (config->copies && !config->ask);
     default:
         return command->action == VC_MC_TOUCHING || command->action == VC_MC_COUNT;
     }
@@ -257,7 +258,8 @@ static vc_mc_step erase(vc_mc_run *run, bool *existed) {
         .ring = VC_RING_UNKNOWN,
     };
     uint64_t now = (uint64_t)now_ms(run);
-    if (find_copy(run) != VC_NO_COPY ||
+    bool asks = find_copy(run) != VC_NO_COPY || (config->copies && config->ask);
+    if (asks ||
         config->functions->delete(config->core, &put, now, existed) != VC_OK) {
         vc_mc_asked asked = {.question = VC_MC_ASK_DELETE};
         vc_mc_step step = ask(run, &asked);
