@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -198,10 +199,11 @@ static void free_peer(peer *p) {
 static void set_idle(loop *l, peer *p, bool is_idle) {
     if (p->is_idle) TAILQ_REMOVE(&l->idle, p, idler);
     if (is_idle) TAILQ_INSERT_TAIL(&l->idle, p, idler);
-    p->is_idle = is_idle;
-    p->used_ns = l->now_ns;
     peer *first = TAILQ_FIRST(&l->idle);
-    l->idle_ns = first ? first->used_ns : 0;
+    /* Others that read these may see them late. */
+    atomic_store_explicit(&p->is_idle, is_idle, memory_order_relaxed);
+    atomic_store_explicit(&p->used_ns, l->now_ns, memory_order_relaxed);
+    atomic_store_explicit(&l->idle_ns, first ? first->used_ns : 0, memory_order_relaxed);
 }
 
 /* Close a connection. One that another thread has, or that is in the queue for a turn, is freed
