@@ -50,7 +50,12 @@ def test_commands_are_counted_logged_and_sampled(tmp_path: Path) -> None:
         assert sum(found["latency"]["get"]["counts"]) == 1002
         assert found["bytes_in"] == len(commands)
         assert found["bytes_out"] > 1000 * len(b"VALUE hot 7 5\r\nvalue\r\nEND\r\n")
-        assert found["connections"] == {"open": 0, "accepted": 1, "refused": 0}
+        assert found["connections"] == {
+            "open": 0,
+            "accepted": 1,
+            "refused": 0,
+            "closed_idle": 0,
+        }
         assert stats["hottest"][0]["key"] == "hot"
         row = '\nvolcache_memcache_commands_total{command="get",result="hit"} 1000.0\n'
         assert row in requests.get(f"{server.url}/-/metrics", timeout=5).text
