@@ -167,9 +167,9 @@ char *vc_put_unmodified_headers(char *to, const vc_record *record, const uint8_t
 }
 
 char *vc_put_headers_from(char *to, const char *source, const vc_record *record,
-                          const uint8_t *types, const uint8_t *key, const vc_types *guess,
+                          uint64_t length, const uint8_t *types, const uint8_t *key, const vc_types *guess,
                           int64_t second, int64_t remaining_ms) {
-    to = put_position(to, record->length, record);
+    to = put_position(to, length, record);
     to = put(PUT_TEXT(to, "\r\nX-Cache: "), source, 4);
     to = PUT_TEXT(to, "\r\nContent-Type: ");
     if (record->type_length) {

@@ -462,7 +462,7 @@ static bool send_value(const vc_gate_config *config, int fd, const char *source,
     int64_t remaining_ms = 0;
     if (record->expires_ms)
         remaining_ms = (int64_t)record->expires_ms - vc_clock_now(config->clock) / 1000;
-    to = vc_put_headers_from(to, source, record, record->type, record->key, config->types,
+    to = vc_put_headers_from(to, source, record, record->length, record->type, record->key, config->types,
                              date->second, remaining_ms);
     to = put_end(to, date, more, keeps_alive);
     struct iovec parts[2] = {
@@ -753,15 +753,15 @@ static fate answer_head(vc_gate *gate, connection *c, const vc_request *request,
     if (status == VC_IO_ERROR) gate->is_ready = false;
     if (status != VC_OK || !is_plain(config, &record)) return PASS;
     vc_verdict verdict = vc_is_unmodified(request, &record, gate->date.second);
-    if (verdict == VC_UNDECIDED) return PASS;
-    if (verdict == VC_MODIFIED && !is_head) {
+    if (verdict != VC_TRUE && verdict != VC_UNMODIFIED) return PASS;
+    if (verdict == VC_TRUE && !is_head) {
         if (c->is_warm) return PASS;
         vc_observe(&gate->counts.reads, read_ns);
         return answer_get(gate, c, path, head);
     }
     if (record.expires_ms)
         remaining_ms = (int64_t)record.expires_ms - vc_clock_now(config->clock) / 1000;
-    if (verdict == VC_MODIFIED) {
+    if (verdict == VC_TRUE) {
         to = vc_put_value_headers(put(to, "HTTP/1.1 200 OK\r\n"), &record, record.type, record.key,
                                   config->types, gate->date.second, remaining_ms);
         return send_headers(gate, c, VC_HEAD_HIT, headers, to, &record, read_ns, path, head);
@@ -778,7 +778,7 @@ static fate warm_up(vc_gate *gate, connection *c, const vc_request *request, vc_
     vc_lookup at;
     bool reads = request->method == VC_GET || request->method == VC_HEAD ||
                  request->method == VC_DELETE || request->method == VC_PROPFIND ||
-                 request->is_special || vc_has_condition(request);
+                 vc_is_special(request) || vc_has_condition(request);
     vc_core *core = gate->config.core;
     const vc_core_functions *functions = gate->config.functions;
     uint8_t name[VC_ITEM_BYTES];
@@ -883,16 +883,16 @@ static fate answer_delete(vc_gate *gate, connection *c, vc_text path, vc_text he
 /* Whether the gate may answer a GET or HEAD; maybe only without a condition. */
 static bool may_read(const vc_gate_config *config, const vc_request *request, vc_text path) {
     return config->answers && (request->method == VC_GET || request->method == VC_HEAD) &&
-           !request->is_special && !request->is_chunked && !request->content_length &&
+           !vc_is_special(request) && !request->is_chunked && !request->content_length &&
            path.length > 1 && !(path.length > 2 && path.at[1] == '-' && path.at[2] == '/') &&
            vc_parts_have(&config->ring, path.at, path.length) &&
-           vc_tokens_allow(&config->may_read, request->authorization);
+           vc_tokens_allow(&config->may_read, vc_only(request, VC_FIELD_AUTHORIZATION));
 }
 
 /* Whether the gate may change the key of a path. */
 static bool may_write(const vc_gate_config *config, const vc_request *request, vc_text path) {
     return config->puts && vc_parts_have(&config->writable, path.at, path.length) &&
-           vc_tokens_allow(&config->may_write, request->authorization);
+           vc_tokens_allow(&config->may_write, vc_only(request, VC_FIELD_AUTHORIZATION));
 }
 
 /* `data` are the bytes after the head; `used`: how many of them were part of the body, if it was

@@ -7,32 +7,25 @@
 
 #include <stdbool.h>
 
-#include "answer.h"
+#include "conditions.h"
 #include "core.h"
 #include "request.h"
+#include "tokens.h"
 
-enum { VC_TOKENS = 4 };
-
-/* Any of these is right. */
-typedef struct {
-    vc_text right[VC_TOKENS];
-    unsigned count;             /* 0: no token is needed */
-} vc_tokens;
-
-/* Whether a request may be answered with what it has of `Authorization`. Compares in a time that
- * does not depend on what is right. */
-bool vc_tokens_allow(const vc_tokens *tokens, vc_text authorization);
-
-/* Whether a request has a condition that `vc_is_unmodified` evaluates. */
-static inline bool vc_has_condition(const vc_request *request) {
-    return request->if_none_match.at || request->if_modified_since.at;
+/* The value of a field; empty if there are several. */
+static inline vc_text vc_only(const vc_request *request, vc_field_name name) {
+    vc_text value = request->values[name];
+    if (vc_request_repeats(request, 1u << name)) value.length = 0;
+    return value;
 }
 
-typedef enum { VC_MODIFIED, VC_UNMODIFIED, VC_UNDECIDED } vc_verdict;
-
-/* Evaluate the conditions of a GET or HEAD in a second: an If-None-Match of one tag, otherwise an
- * If-Modified-Since of the date in Last-Modified. All others are undecided. */
-vc_verdict vc_is_unmodified(const vc_request *request, const vc_record *record, int64_t second);
+/* Whether the answer depends on a field that only the application looks at. */
+static inline bool vc_is_special(const vc_request *request) {
+    return vc_request_has(request, VC_FIELD_RANGE) || vc_request_has(request, VC_FIELD_IF_RANGE) ||
+           vc_request_has(request, VC_FIELD_IF_MATCH) ||
+           vc_request_has(request, VC_FIELD_IF_UNMODIFIED_SINCE) ||
+           vc_request_has(request, VC_FIELD_SERVICE_WORKER);
+}
 
 /* Whether a DELETE deletes the key of a path, now and for ever. */
 bool vc_plain_delete(const vc_request *request, vc_text path, size_t key_size);

@@ -80,19 +80,20 @@ static const struct {
     {"http2-settings", VC_FIELD_HOP},
     {"te", VC_FIELD_HOP},
     {"trailer", VC_FIELD_HOP},
-    {"range", VC_FIELD_SPECIAL},
-    {"if-range", VC_FIELD_SPECIAL},
-    {"if-match", VC_FIELD_SPECIAL},
-    {"if-none-match", VC_FIELD_IF_NONE_MATCH},
-    {"if-modified-since", VC_FIELD_IF_MODIFIED_SINCE},
-    {"if-unmodified-since", VC_FIELD_SPECIAL},
-    {"service-worker", VC_FIELD_SPECIAL},
-    {"cache-control", VC_FIELD_SPECIAL_PUT},
-    {"expires", VC_FIELD_SPECIAL_PUT},
-    {"content-range", VC_FIELD_SPECIAL_PUT},
     {"authorization", VC_FIELD_AUTHORIZATION},
-    {"content-type", VC_FIELD_CONTENT_TYPE},
+    {"cache-control", VC_FIELD_CACHE_CONTROL},
     {"content-encoding", VC_FIELD_CONTENT_ENCODING},
+    {"content-range", VC_FIELD_CONTENT_RANGE},
+    {"content-type", VC_FIELD_CONTENT_TYPE},
+    {"expires", VC_FIELD_EXPIRES},
+    {"if-match", VC_FIELD_IF_MATCH},
+    {"if-modified-since", VC_FIELD_IF_MODIFIED_SINCE},
+    {"if-none-match", VC_FIELD_IF_NONE_MATCH},
+    {"if-range", VC_FIELD_IF_RANGE},
+    {"if-unmodified-since", VC_FIELD_IF_UNMODIFIED_SINCE},
+    {"origin", VC_FIELD_ORIGIN},
+    {"range", VC_FIELD_RANGE},
+    {"service-worker", VC_FIELD_SERVICE_WORKER},
 };
 enum { NAME_COUNT = sizeof(NAMES) / sizeof(NAMES[0]) };
 
@@ -246,16 +247,9 @@ typedef struct {
     bool has_host, has_coding, has_close, has_keep_alive;
 } framing;
 
-/* Set the value of a field; returns whether it is the second one of its name. */
-static bool set_text(vc_text *to, vc_text value) {
-    bool is_second = to->at;
-    *to = value;
-    return is_second;
-}
-
-/* The same; it is empty if there are two. */
-static void set_only(vc_text *to, vc_text value) {
-    if (set_text(to, value)) to->length = 0;
+static void keep_value(vc_request *request, const vc_field *field) {
+    if (request->values[field->known].at) request->repeated |= 1u << field->known;
+    request->values[field->known] = field->value;
 }
 
 static vc_head parse_known(vc_request *request, const vc_field *field, framing *seen) {
@@ -291,29 +285,11 @@ static vc_head parse_known(vc_request *request, const vc_field *field, framing *
             return refuse(request, 417, "Expect is not known; allowed is 100-continue");
         request->awaits_continue = true;
         break;
-    case VC_FIELD_SPECIAL:
-        request->is_special = true;
-        break;
-    case VC_FIELD_SPECIAL_PUT:
-        request->is_special_put = true;
-        break;
-    case VC_FIELD_AUTHORIZATION:
-        set_only(&request->authorization, field->value);
-        break;
-    case VC_FIELD_IF_NONE_MATCH:
-        set_only(&request->if_none_match, field->value);
-        break;
-    case VC_FIELD_IF_MODIFIED_SINCE:
-        set_only(&request->if_modified_since, field->value);
-        break;
-    case VC_FIELD_CONTENT_TYPE:
-        request->is_special_put |= set_text(&request->content_type, field->value);
-        break;
-    case VC_FIELD_CONTENT_ENCODING:
-        request->is_special_put |= set_text(&request->content_encoding, field->value);
-        break;
     case VC_FIELD_UNKNOWN:
     case VC_FIELD_HOP:
+        break;
+    default:
+        keep_value(request, field);
         break;
     }
     return VC_HEAD_COMPLETE;
@@ -536,6 +512,20 @@ static vc_chunks_state refuse_chunk(const char **reason, const char *why) {
     return VC_CHUNKS_REFUSED;
 }
 
+/* Write some bytes of a chunk, as a chunk of our own unless they are to be decoded. */
+static char *put_chunk(const vc_chunks *chunks, char *to, const char *from, size_t length) {
+    if (chunks->is_decoding) {
+        memmove(to, from, length);
+        return to + length;
+    }
+    to += sprintf(to, "%zx\r\n", length);
+    memcpy(to, from, length);
+    to += length;
+    *to++ = '\r';
+    *to++ = '\n';
+    return to;
+}
+
 vc_chunks_state vc_chunks_take(vc_chunks *chunks, const char *data, size_t length, size_t *used,
                                char *to, size_t *written, const char **reason) {
     static const char *const BAD =
@@ -590,11 +580,7 @@ vc_chunks_state vc_chunks_take(vc_chunks *chunks, const char *data, size_t lengt
         case DATA: {
             size_t some = (size_t)(end - at);
             if (some > chunks->left) some = (size_t)chunks->left;
-            out += sprintf(out, "%zx\r\n", some);
-            memcpy(out, at, some);
-            out += some;
-            *out++ = '\r';
-            *out++ = '\n';
+            out = put_chunk(chunks, out, at, some);
             at += some;
             chunks->left -= some;
             if (!chunks->left) chunks->state = DATA_RETURN;
@@ -631,8 +617,10 @@ vc_chunks_state vc_chunks_take(vc_chunks *chunks, const char *data, size_t lengt
                 chunks->state = TRAILER;
             } else {
                 chunks->state = END;
-                memcpy(out, "0\r\n\r\n", 5);
-                out += 5;
+                if (!chunks->is_decoding) {
+                    memcpy(out, "0\r\n\r\n", 5);
+                    out += 5;
+                }
             }
             at++;
             break;

@@ -33,13 +33,22 @@ typedef enum {
     VC_FIELD_CONNECTION,
     VC_FIELD_EXPECT,
     VC_FIELD_HOP,           /* of this connection only: not passed on */
-    VC_FIELD_SPECIAL,       /* the answer may depend on it: a condition, a range, … */
-    VC_FIELD_SPECIAL_PUT,   /* what a PUT stores may depend on it */
-    VC_FIELD_IF_NONE_MATCH,
-    VC_FIELD_IF_MODIFIED_SINCE,
+    /* Those of which the value is kept. */
     VC_FIELD_AUTHORIZATION,
-    VC_FIELD_CONTENT_TYPE,
+    VC_FIELD_CACHE_CONTROL,
     VC_FIELD_CONTENT_ENCODING,
+    VC_FIELD_CONTENT_RANGE,
+    VC_FIELD_CONTENT_TYPE,
+    VC_FIELD_EXPIRES,
+    VC_FIELD_IF_MATCH,
+    VC_FIELD_IF_MODIFIED_SINCE,
+    VC_FIELD_IF_NONE_MATCH,
+    VC_FIELD_IF_RANGE,
+    VC_FIELD_IF_UNMODIFIED_SINCE,
+    VC_FIELD_ORIGIN,
+    VC_FIELD_RANGE,
+    VC_FIELD_SERVICE_WORKER,
+    VC_FIELD_NAMES,
 } vc_field_name;
 
 typedef struct {
@@ -60,11 +69,9 @@ typedef struct {
     bool awaits_continue;   /* it waits for "100 Continue" */
     bool is_chunked;
     bool has_length;
-    bool is_special;        /* there is a field of VC_FIELD_SPECIAL */
-    bool is_special_put;    /* there is one of VC_FIELD_SPECIAL_PUT */
-    /* Empty without one, or with two; at == NULL: there is none. */
-    vc_text authorization, if_none_match, if_modified_since;
-    vc_text content_type, content_encoding;     /* empty without one; two are special */
+    /* Of the fields whose value is kept: the last one of each name; at == NULL: there is none. */
+    vc_text values[VC_FIELD_NAMES];
+    uint32_t repeated;      /* names of which there are several: a bit for each */
     uint64_t content_length;
     unsigned field_count;
     vc_field fields[VC_FIELDS];
@@ -74,6 +81,15 @@ typedef struct {
 } vc_request;
 
 typedef enum { VC_HEAD_INCOMPLETE, VC_HEAD_COMPLETE, VC_HEAD_REFUSED } vc_head;
+
+static inline bool vc_request_has(const vc_request *request, vc_field_name name) {
+    return request->values[name].at;
+}
+
+/* Whether any of these fields stands more than once; `names` has a bit for each. */
+static inline bool vc_request_repeats(const vc_request *request, uint32_t names) {
+    return request->repeated & names;
+}
 
 /* Parse the head at the start of some bytes; empty lines before it must be skipped already.
  * `scanned` is 0 for the first bytes of a head; pass it again when more bytes have arrived, so
@@ -110,6 +126,7 @@ typedef struct {
     uint64_t left;          /* bytes of this chunk that are to come */
     uint64_t line;          /* bytes of this line, or of the trailers */
     uint64_t total;         /* bytes of the chunks that began */
+    bool is_decoding;       /* only what is in the chunks is written */
 } vc_chunks;
 
 typedef enum { VC_CHUNKS_MORE, VC_CHUNKS_END, VC_CHUNKS_REFUSED } vc_chunks_state;
@@ -117,7 +134,8 @@ typedef enum { VC_CHUNKS_MORE, VC_CHUNKS_END, VC_CHUNKS_REFUSED } vc_chunks_stat
 /* Take the bytes of a body that was sent in chunks.
  *   used     how many of `length` bytes belong to the body;
  *   to       what they say in chunks of our own, without extensions and trailers: at most
- *            VC_CHUNKS_ROOM(length) bytes;
+ *            VC_CHUNKS_ROOM(length) bytes; or what is in them (`is_decoding`): at most `length`
+ *            bytes, and `to` may be `data` or before it;
  *   written  how many.
  * After VC_CHUNKS_REFUSED, `reason` says why. `chunks` is 0 at first. */
 #define VC_CHUNKS_ROOM(length) ((length) + 32)

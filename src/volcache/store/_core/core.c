@@ -835,13 +835,14 @@ static vc_status append_next(vc_core *core, vc_put *put, together *rings) {
     return VC_OK;
 }
 
-/* Returns whether what was put together is on the disk. If not, it is as if it had not been put,
- * except that a start may find it. */
+/* Returns whether what was put together is on the disk, if each record is to be synced. If not, it
+ * is as if it had not been put, except that a start may find it. */
 static bool sync_together(vc_core *core, unsigned ring, const together *from) {
     vc_writer *writer = core->writers[ring];
     if (!writer || from->end == writer->end) return true;
-    if (sync_volume(writer)) {
-        writer->end = writer->synced_end = from->end;
+    if (!core->putting.syncs || sync_volume(writer)) {
+        writer->end = from->end;
+        if (core->putting.syncs) writer->synced_end = from->end;
         return true;
     }
     core->due.sync_error = errno;

@@ -291,7 +291,8 @@ unsigned vc_core_set_writer(vc_core *core, vc_writer *writer);
  * The other results are those of `vc_writer_append`. After VC_IO_ERROR or VC_SYNC_ERROR nothing
  * may be acknowledged before that is settled, not even a deletion that finds nothing. */
 vc_status vc_core_put(vc_core *core, vc_put *put);
-/* Make plain puts of values, with one sync for all of them; wait for the write lock and the disk.
+/* Make plain puts of values, with one sync for all of them if each record is to be synced; wait for
+ * the write lock and the disk.
  * Whoever waits for the lock meanwhile gets it before the next call does.
  *
  * Returns how many of the first ones were made or not, as `status` says: fewer than `count` if

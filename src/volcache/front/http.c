@@ -1,0 +1,581 @@
+#define _GNU_SOURCE
+#include "http_parts.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+
+enum {
+    EVENT_TEXT_BYTES = 4096,    /* of a path and of a head in an event */
+    FAILURE_BYTES = 128,        /* of the text of a condition that failed */
+};
+static const int64_t SECOND_NS = 1000000000;
+
+const struct vc_http_name vc_http_names[VC_HTTP_ANSWERS] = {
+    [VC_GET_HIT] = {"GET", "200 OK", "DISK"},
+    [VC_GET_COPY] = {"GET", "200 OK", "MEMC"},
+    [VC_GET_MISS] = {"GET", "404 Not Found", "MISS"},
+    [VC_PUT_STORED] = {"PUT", "200 OK", ""},
+    [VC_GET_PART] = {"GET", "206 Partial Content", "DISK"},
+    [VC_GET_COPY_PART] = {"GET", "206 Partial Content", "MEMC"},
+    [VC_GET_UNMODIFIED] = {"GET", "304 Not Modified", "DISK"},
+    [VC_GET_FAILED] = {"GET", "412 Precondition Failed", ""},
+    [VC_HEAD_HIT] = {"HEAD", "200 OK", "DISK"},
+    [VC_HEAD_MISS] = {"HEAD", "404 Not Found", "MISS"},
+    [VC_HEAD_UNMODIFIED] = {"HEAD", "304 Not Modified", "DISK"},
+    [VC_HEAD_FAILED] = {"HEAD", "412 Precondition Failed", ""},
+    [VC_PUT_FAILED] = {"PUT", "412 Precondition Failed", ""},
+    [VC_DELETE_DONE] = {"DELETE", "200 OK", ""},
+    [VC_DELETE_MISS] = {"DELETE", "404 Not Found", "MISS"},
+    [VC_DELETE_FAILED] = {"DELETE", "412 Precondition Failed", ""},
+};
+
+static const struct {
+    int status;
+    const char *phrase;
+} STATUSES[] = {
+    {400, "Bad Request"},
+    {405, "Method Not Allowed"},
+    {408, "Request Timeout"},
+    {413, "Request Entity Too Large"},
+    {417, "Expectation Failed"},
+    {431, "Request Header Fields Too Large"},
+    {501, "Not Implemented"},
+    {503, "Service Unavailable"},
+    {505, "HTTP Version Not Supported"},
+    {0, ""},
+};
+
+/* --- Streams -------------------------------------------------------------------------------- */
+
+static vc_http_stream *http_stream(vc_stream *stream) { return (vc_http_stream *)stream; }
+
+/* Forget a request that is over. */
+static void http_reset(vc_http_stream *s) {
+    size_t first = offsetof(vc_http_stream, headers);
+    s->base.waited = VC_WAITED_NOT;
+    memset((char *)s + first, 0, sizeof(*s) - first);
+}
+
+uint8_t *vc_http_keep(vc_http_stream *stream, size_t length) {
+    uint8_t *memory = realloc(stream->memory, length ? length : 1);
+    if (memory) stream->memory = memory;
+    return memory;
+}
+
+static void http_end(void *executor, vc_stream *stream) {
+    (void)executor;
+    free(http_stream(stream)->memory);
+}
+
+/* Remember what the connection has waited for. */
+static void http_note_wait(vc_http_stream *s) {
+    switch (s->base.waited) {
+    case VC_WAITED_MEMORY:
+        s->has_memory = true;
+        break;
+    case VC_WAITED_DISK:
+        s->is_read = true;
+        break;
+    case VC_WAITED_HOT:
+        s->hot_ns += s->base.waited_ns;
+        break;
+    default:
+        break;
+    }
+}
+
+/* --- Dates and headers ---------------------------------------------------------------------- */
+
+static void http_update_date(vc_http *http, int64_t now_ns) {
+    if (now_ns < http->date.ends_ns) return;
+    int64_t now_us = vc_machine_us(), second = now_us / 1000000;
+    /* Lets the store's clock see this date, so that it never stores a value before it. */
+    vc_clock_now(http->config.clock);
+    if (second < 0) second = 0;
+    if (second > VC_SECOND_MAX) second = VC_SECOND_MAX;
+    http->date.second = second;
+    http->date.ends_ns = now_ns + SECOND_NS - now_us % 1000000 * 1000;
+    vc_put_date(http->date.text, second);
+}
+
+static char *http_put_end(char *to, const vc_date *date, const char *more, bool keeps_alive) {
+    to = vc_http_put(to, "\r\nDate: ");
+    memcpy(to, date->text, VC_DATE_BYTES);
+    to += VC_DATE_BYTES;
+    if (more) to = vc_http_put(to, more);
+    return vc_http_put(to, keeps_alive ? "\r\nConnection: Keep-Alive\r\n\r\n"
+                                       : "\r\nConnection: close\r\n\r\n");
+}
+
+char *vc_http_put_end(const vc_http_job *job, char *to) {
+    return http_put_end(to, &job->http->date, job->stream->headers, job->keeps_alive);
+}
+
+/* Return the headers that tell a browser which pages may see the answer. */
+static const char *http_headers_for(const vc_http *http, const vc_request *request, vc_text path) {
+    const vc_http_settings *settings = &http->settings;
+    vc_text origin = request->values[VC_FIELD_ORIGIN];
+    if (path.length >= 3 && !memcmp(path.at, "/-/", 3)) return NULL;
+    if (!origin.at || vc_request_repeats(request, 1u << VC_FIELD_ORIGIN)) return settings->headers;
+    for (unsigned i = 0; i < settings->origin_count; i++)
+        if (origin.length == strlen(settings->origins[i].origin) &&
+            !memcmp(origin.at, settings->origins[i].origin, origin.length))
+            return settings->origins[i].headers;
+    return settings->headers;
+}
+
+/* --- Events and counters -------------------------------------------------------------------- */
+
+static void http_add_event(vc_http *http, const char *remote, const vc_http_event *event,
+                           const char *path, const char *head) {
+    size_t path_length = event->path_length < EVENT_TEXT_BYTES ? event->path_length
+                                                               : EVENT_TEXT_BYTES;
+    size_t head_length = event->head_length < EVENT_TEXT_BYTES ? event->head_length
+                                                               : EVENT_TEXT_BYTES;
+    size_t length = sizeof(vc_http_event) + path_length + head_length;
+    vc_http_event *to =
+        vc_events_add(&http->events, &length, http->config.on_events, http->config.context);
+    if (!to) return;
+    *to = *event;
+    to->length = (uint32_t)length;
+    to->path_length = (uint32_t)path_length;
+    to->head_length = (uint32_t)head_length;
+    snprintf(to->address, sizeof(to->address), "%s", remote ? remote : "");
+    memcpy(to->text, path, path_length);
+    memcpy(to->text + path_length, head, head_length);
+}
+
+static void http_count(const vc_http_job *job, vc_http_answer answer, const vc_record *record,
+                       int64_t disk_ns, uint64_t bytes) {
+    vc_http *http = job->http;
+    const vc_http_config *config = &http->config;
+    const vc_http_stream *s = job->stream;
+    int64_t took_ns = vc_monotonic_ns() - s->started_ns;
+    bool is_read = record && answer != VC_PUT_STORED;
+    vc_observe(&http->counts.answers[answer], took_ns);
+    if (is_read && disk_ns != VC_HTTP_NOT_READ) vc_observe(&http->counts.reads, disk_ns);
+    if (is_read) vc_count(&http->counts.bytes_out, bytes);
+    /* The times of requests that are alike have the same last bits: all are mixed. */
+    uint64_t mixed = (uint64_t)(s->started_ns + took_ns) * UINT64_C(0x9e3779b97f4a7c15);
+    bool is_sampled = is_read && !(mixed >> 32 & config->sample_mask);
+    if (!is_sampled && !config->logs_all && took_ns <= http->settings.slow_ns &&
+        took_ns <= config->long_ns && disk_ns <= config->long_ns)
+        return;
+    vc_http_event event = {
+        .path_length = (uint32_t)job->path.length,
+        .head_length = config->logs_all ? (uint32_t)job->request->length : 0,
+        .answer = answer,
+        .is_sampled = is_sampled,
+        .started_ns = s->started_ns,
+        .took_ns = took_ns,
+        .disk_ns = disk_ns == VC_HTTP_NOT_READ ? 0 : disk_ns,
+        .hot_ns = s->hot_ns,
+        .ended_us = vc_machine_us(),
+        .bytes = bytes,
+    };
+    if (record) {
+        event.offset = record->offset;
+        event.size = record->size;
+        event.volume = record->volume;
+    }
+    http_add_event(http, s->base.remote, &event, job->path.at, job->data);
+}
+
+vc_step vc_http_answered(vc_http_job *job, vc_http_answer answer, const vc_record *record,
+                         int64_t disk_ns, uint64_t bytes) {
+    http_count(job, answer, record, disk_ns, bytes);
+    job->stream->base.closes = !job->keeps_alive;
+    return VC_STEP_NEXT;
+}
+
+/* --- Answers --------------------------------------------------------------------------------- */
+
+/* Answer with a line of text, after headers that were written up to `to`. */
+static vc_step http_send_text(vc_http_job *job, vc_http_answer answer, char *to, const char *text,
+                              size_t length) {
+    char *start = vc_http_room(job);
+    to = vc_http_put(to, "Content-Type: text/plain; charset=utf-8\r\nContent-Length: ");
+    to = vc_http_put_end(job, vc_put_number(to, length));
+    if (job->request->method == VC_HEAD) length = 0;
+    memcpy(to, text, length);
+    vc_out_add(job->out, start, (size_t)(to + length - start));
+    return vc_http_answered(job, answer, NULL, VC_HTTP_NOT_READ, length);
+}
+
+vc_step vc_http_send_headers(vc_http_job *job, vc_http_answer answer, char *to,
+                             const vc_record *record, int64_t disk_ns) {
+    char *start = vc_http_room(job);
+    to = vc_http_put_end(job, to);
+    vc_out_add(job->out, start, (size_t)(to - start));
+    return vc_http_answered(job, answer, record, disk_ns, 0);
+}
+
+vc_step vc_http_send_miss(vc_http_job *job, vc_http_answer answer) {
+    static const char TEXT[] = "no value is stored under this key\n";
+    char *to = vc_http_put(vc_http_room(job), "HTTP/1.1 404 Not Found\r\nX-Cache: MISS\r\n");
+    return http_send_text(job, answer, to, TEXT, sizeof(TEXT) - 1);
+}
+
+vc_step vc_http_send_failed(vc_http_job *job, vc_http_answer answer, vc_verdict verdict,
+                            const vc_record *record) {
+    char text[FAILURE_BYTES], tag[VC_TAG_BYTES + 1];
+    if (record) *vc_put_tag(tag, record) = 0;
+    const char *condition = verdict == VC_FALSE_NONE_MATCH ? "If-None-Match" : "If-Match";
+    int length =
+        verdict == VC_FALSE_UNMODIFIED_SINCE
+            ? snprintf(text, sizeof(text),
+                       "If-Unmodified-Since is false: the stored file is newer\n")
+        : record ? snprintf(text, sizeof(text),
+                            "%s is false: the stored file has the entity tag \"%s\"\n", condition,
+                            tag)
+                 : snprintf(text, sizeof(text),
+                            "%s is false: no file is stored under this key\n", condition);
+    char *to = vc_http_put(vc_http_room(job), "HTTP/1.1 412 Precondition Failed\r\n");
+    return http_send_text(job, answer, to, text, (size_t)length);
+}
+
+/* Write the reply to a request that is not executed; the connection ends with it. */
+static void http_refuse(vc_http *http, vc_http_stream *s, int status, const char *reason,
+                        vc_out *out) {
+    char text[VC_TEXT_BYTES + 100], *start = out->at + out->used, *to = start;
+    int64_t started_ns = vc_monotonic_ns();
+    int length = snprintf(text, sizeof(text), "%s%s\n", reason,
+                          status == 405 ? http->config.allow : "");
+    unsigned row = 0;
+    while (STATUSES[row].status && STATUSES[row].status != status) row++;
+    http_update_date(http, started_ns);
+    to += sprintf(to, "HTTP/1.1 %d %s\r\n", status, STATUSES[row].phrase);
+    if (status == 405) to += sprintf(to, "Allow: %s\r\n", http->config.allow);
+    if (status == 503) to = vc_http_put(to, "Retry-After: 1\r\n");
+    to += sprintf(to, "Content-Type: text/plain; charset=utf-8\r\nContent-Length: %d", length);
+    to = http_put_end(to, &http->date, s->headers, false);
+    if (s->method != VC_HEAD) to = vc_http_put(to, text);
+    vc_out_add(out, start, (size_t)(to - start));
+    s->base.closes = true;
+    vc_http_event event = {
+        .answer = VC_HTTP_ANSWERS,
+        .status = status,
+        .method = (int)s->method,
+        .started_ns = started_ns,
+        .took_ns = vc_monotonic_ns() - started_ns,
+        .ended_us = vc_machine_us(),
+    };
+    http_add_event(http, s->base.remote, &event, "", "");
+}
+
+static void http_refuse_waiting(void *executor, vc_stream *stream, vc_refusal why, vc_out *out) {
+    static const struct {
+        int status;
+        const char *reason;
+    } REASONS[] = {
+        [VC_REFUSED_HEAD] = {408, "the head of the request arrives too slowly; try again"},
+        [VC_REFUSED_BODY] = {408, "the body of the request arrives too slowly; try again"},
+        [VC_REFUSED_CHUNKS] = {400, NULL},
+        [VC_REFUSED_SIZE] = {413, NULL},
+        [VC_REFUSED_MEMORY] = {503, "no memory is free for the request; try again later"},
+        [VC_REFUSED_DISK] = {503, "the disk is too slow: the read has waited for a second; try"
+                                  " again"},
+        [VC_REFUSED_APPLICATION] = {503, "the application does not answer; try again"},
+        [VC_REFUSED_CONNECTION] = {503, "too many connections are open; try again"},
+    };
+    vc_http *http = executor;
+    char text[VC_TEXT_BYTES];
+    const char *reason = REASONS[why].reason;
+    if (why == VC_REFUSED_SIZE) {
+        snprintf(text, sizeof(text), "value is longer than allowed; allowed are 0 to %llu bytes",
+                 (unsigned long long)http->config.value_size);
+        reason = text;
+    }
+    http_refuse(http, http_stream(stream), REASONS[why].status, reason ? reason : stream->reason,
+                out);
+}
+
+/* Refuse a request; what follows it is dropped. */
+static vc_step http_stop(vc_http_job *job, int status, const char *reason) {
+    http_refuse(job->http, job->stream, status, reason, job->out);
+    job->body = job->length - job->request->length;
+    return VC_STEP_NEXT;
+}
+
+static vc_step http_refuse_size(vc_http_job *job, const char *how, uint64_t size) {
+    char text[VC_TEXT_BYTES];
+    snprintf(text, sizeof(text), "value is %s%llu bytes long; allowed are 0 to %llu", how,
+             (unsigned long long)size, (unsigned long long)job->http->config.value_size);
+    return http_stop(job, 413, text);
+}
+
+/* --- Waiting ---------------------------------------------------------------------------------- */
+
+/* Let a client that waits for it send its body; the bytes of it that are there. */
+static void http_ask_for_body(vc_http_job *job, size_t arrived) {
+    static const char CONTINUE[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    vc_http_stream *s = job->stream;
+    const vc_request *request = job->request;
+    bool is_whole = request->is_chunked ? arrived > 0 : arrived >= request->content_length;
+    if (!request->awaits_continue || s->has_continued || is_whole) return;
+    char *to = vc_http_room(job);
+    vc_out_add(job->out, to, (size_t)(vc_http_put(to, CONTINUE) - to));
+    s->has_continued = true;
+}
+
+vc_step vc_http_forward(vc_http_job *job) {
+    vc_http *http = job->http;
+    vc_http_stream *s = job->stream;
+    vc_request *request = job->request;
+    bool is_decoded = request->is_chunked && s->chunks.is_decoding;
+    vc_forward *forward = &s->base.forward;
+    *forward = (vc_forward){
+        .is_head = request->method == VC_HEAD,
+        .keeps_alive = job->keeps_alive,
+        .is_chunked = request->is_chunked && !is_decoded,
+        .is_decoded = is_decoded,
+        .body_length = is_decoded ? s->decoded : request->content_length,
+        .gap = is_decoded ? s->taken - s->decoded : 0,
+        .limit = http->config.value_size,
+        .head = http->head,
+    };
+    http_ask_for_body(job, is_decoded ? SIZE_MAX : job->length - request->length);
+    if (is_decoded) {
+        request->is_chunked = false;
+        request->has_length = true;
+        request->content_length = s->decoded;
+    }
+    request->keeps_alive = true; /* The connection to the application. */
+    forward->head_length = vc_request_write(request, http->head);
+    if (!forward->head_length) return http_stop(job, 431, "the head of the request is too long");
+    job->body = 0;
+    s->base.closes = !job->keeps_alive;
+    vc_count(&http->counts.forwarded, 1);
+    return VC_STEP_FORWARD;
+}
+
+vc_step vc_http_wait_for_disk(vc_http_job *job, const vc_lookup *at, bool verifies) {
+    vc_http_stream *s = job->stream;
+    uint8_t *key = vc_http_keep(s, job->key_length);
+    if (!key) {
+        job->http->config.functions->end_read(job->http->config.core);
+        return vc_http_forward(job);
+    }
+    memcpy(key, job->key, job->key_length);
+    s->base.found = *at;
+    s->base.key = key;
+    s->base.key_length = job->key_length;
+    s->base.verifies = verifies;
+    return VC_STEP_DISK;
+}
+
+vc_copy_use vc_http_find_copy(const vc_http_job *job, uint8_t item[VC_ITEM_BYTES]) {
+    vc_copies *copies = job->http->config.copies;
+    return copies ? vc_copies_find(copies, job->key, job->key_length, item) : VC_NO_COPY;
+}
+
+bool vc_http_is_plain(const vc_http_job *job, const vc_record *record) {
+    if (record->stored_us / 1000000 >= VC_SECOND_MAX) return false;
+    return !record->expires_ms ||
+           (int64_t)record->expires_ms > vc_clock_now(job->http->config.clock) / 1000;
+}
+
+vc_status vc_http_read_head(vc_http_job *job, const vc_lookup *at, vc_record *record) {
+    vc_http *http = job->http;
+    const vc_http_config *config = &http->config;
+    vc_reading at_once = VC_AT_ONCE;
+    return vc_read_head_now(config->core, config->functions,
+                            job->stream->is_read ? &at_once : &http->reading, job->key,
+                            job->key_length, at, http->prefix, record);
+}
+
+/* --- Bodies ------------------------------------------------------------------------------------ */
+
+/* Receive more of a body; `needed` bytes have to be there, without those before the head. */
+static vc_step http_await_body(vc_http_job *job, size_t needed, uint64_t reserve) {
+    vc_http_stream *s = job->stream;
+    if (!s->has_memory) {
+        s->base.reserve = reserve;
+        return VC_STEP_MEMORY;
+    }
+    http_ask_for_body(job, job->length - job->request->length);
+    s->base.needed = needed;
+    s->base.at = VC_AT_BODY;
+    return VC_STEP_MORE;
+}
+
+/* Decode what has arrived of a chunked body, behind the head. NEXT: it is whole. */
+static vc_step http_decode(vc_http_job *job) {
+    vc_http_stream *s = job->stream;
+    char *body = job->data + job->request->length;
+    size_t arrived = job->length - job->request->length, used, written;
+    const char *reason = NULL;
+    s->chunks.is_decoding = true;
+    vc_chunks_state state =
+        vc_chunks_take(&s->chunks, body + s->taken, arrived - s->taken, &used, body + s->decoded,
+                       &written, &reason);
+    if (state == VC_CHUNKS_REFUSED) return http_stop(job, 400, reason);
+    s->taken += used;
+    s->decoded += written;
+    if (s->chunks.total > job->http->config.value_size)
+        return http_refuse_size(job, "at least ", s->chunks.total);
+    if (state == VC_CHUNKS_END) return VC_STEP_NEXT;
+    return http_await_body(job, job->length + 1, job->http->config.value_size);
+}
+
+static vc_step http_put(vc_http_job *job) {
+    const vc_request *request = job->request;
+    vc_http_stream *s = job->stream;
+    const uint8_t *value = (const uint8_t *)job->data + request->length;
+    size_t arrived = job->length - request->length;
+    if (!request->is_chunked) {
+        if (arrived < request->content_length)
+            return http_await_body(job, request->length + request->content_length,
+                                   request->content_length);
+        job->body = request->content_length;
+        return vc_http_store(job, value, request->content_length);
+    }
+    vc_step step = http_decode(job);
+    if (step != VC_STEP_NEXT || s->base.closes) return step;
+    job->body = s->taken;
+    return vc_http_store(job, value, s->decoded);
+}
+
+/* --- Requests ---------------------------------------------------------------------------------- */
+
+/* Whether a GET or HEAD may be executed here. */
+static bool http_may_read(const vc_http_job *job) {
+    const vc_http_settings *settings = &job->http->settings;
+    const vc_request *request = job->request;
+    vc_text path = job->path;
+    return settings->answers && (request->method == VC_GET || request->method == VC_HEAD) &&
+           !request->is_chunked && !request->content_length &&
+           !vc_request_has(request, VC_FIELD_SERVICE_WORKER) &&
+           !vc_request_repeats(request, 1u << VC_FIELD_AUTHORIZATION) && path.length > 1 &&
+           !(path.length > 2 && path.at[1] == '-' && path.at[2] == '/') &&
+           vc_parts_have(&settings->ring, path.at, path.length) &&
+           vc_tokens_allow(&settings->may_read, request->values[VC_FIELD_AUTHORIZATION]);
+}
+
+/* Execute a request whose head is complete. */
+static vc_step http_execute_request(vc_http_job *job) {
+    const vc_http_stream *s = job->stream;
+    const vc_request *request = job->request;
+    if (request->content_length > job->http->config.value_size)
+        return http_refuse_size(job, "", request->content_length);
+    if (s->base.waited == VC_WAITED_DISK && s->base.status == VC_DEFERRED) {
+        http_refuse_waiting(job->http, &job->stream->base, VC_REFUSED_DISK, job->out);
+        job->body = job->length - request->length;
+        return VC_STEP_NEXT;
+    }
+    if (http_may_read(job))
+        return request->method == VC_HEAD || vc_has_condition(request) ? vc_http_head(job)
+                                                                       : vc_http_get(job);
+    if (vc_http_may_put(job)) return http_put(job);
+    if (vc_http_may_delete(job)) return vc_http_delete(job);
+    return vc_http_forward(job);
+}
+
+/* Set what the request is, and execute it. */
+static vc_step http_begin(vc_http *http, vc_http_stream *s, char *data, size_t length, size_t *used,
+                          vc_out *out) {
+    vc_request *request = &http->request;
+    vc_http_job job = {
+        .http = http, .stream = s, .request = request, .data = data, .length = length, .out = out};
+    int64_t now_ns = vc_monotonic_ns();
+    if (!s->started_ns) s->started_ns = now_ns;
+    http_update_date(http, now_ns);
+    http_note_wait(s);
+    job.path = (vc_text){http->path, vc_path_decode(request->path, http->path)};
+    job.key = (const uint8_t *)job.path.at + 1;
+    job.key_length = job.path.length - 1;
+    job.keeps_alive = request->keeps_alive &&
+                      !atomic_load_explicit(http->config.is_draining, memory_order_relaxed);
+    s->method = request->method;
+    s->headers = http_headers_for(http, request, job.path);
+    vc_step step = http_execute_request(&job);
+    s->base.waited = VC_WAITED_NOT;
+    if (step == VC_STEP_NEXT || step == VC_STEP_VALUE || step == VC_STEP_FORWARD) {
+        *used = request->length + job.body;
+        http_reset(s);
+    }
+    return step;
+}
+
+static vc_step http_await_head(vc_http_stream *s, size_t needed, vc_at at) {
+    s->base.needed = needed;
+    s->base.at = at;
+    s->method = VC_OTHER_METHOD;
+    s->headers = NULL;
+    return VC_STEP_MORE;
+}
+
+static vc_step http_execute(void *executor, vc_stream *stream, char *data, size_t length,
+                            size_t *used, vc_out *out) {
+    vc_http *http = executor;
+    vc_http_stream *s = http_stream(stream);
+    size_t empty = 0, skipped;
+    stream->closes = false;
+    *used = 0;
+    if (!vc_out_has_room(out, VC_HTTP_HEADERS_BYTES + VC_TEXT_BYTES)) return VC_STEP_FLUSH;
+    while (length - empty >= 2 && data[empty] == '\r' && data[empty + 1] == '\n') empty += 2;
+    skipped = empty;
+    data += skipped;
+    length -= skipped;
+    if (skipped) s->scanned = 0;
+    if (!length || (length == 1 && *data == '\r')) {
+        *used = skipped;
+        return http_await_head(s, length + 1, VC_AT_IDLE);
+    }
+    vc_head head = vc_request_parse(data, length, &s->scanned, &http->request);
+    if (head == VC_HEAD_INCOMPLETE) {
+        *used = skipped;
+        return http_await_head(s, length + 1, VC_AT_HEAD);
+    }
+    if (head == VC_HEAD_REFUSED) {
+        s->method = http->request.method;
+        s->headers = NULL;
+        http_refuse(http, s, http->request.status, http->request.reason, out);
+        http_reset(s);
+        *used = skipped + length;
+        return VC_STEP_NEXT;
+    }
+    vc_step step = http_begin(http, s, data, length, used, out);
+    if (*used || step == VC_STEP_MORE) *used += skipped;
+    return step;
+}
+
+static void http_sent(void *executor, vc_stream *stream, uint64_t bytes) {
+    (void)executor, (void)stream, (void)bytes;
+}
+
+const vc_protocol vc_http_protocol = {
+    .stream_size = sizeof(vc_http_stream),
+    .first_bytes = VC_HTTP_FIRST_BYTES,
+    .execute = http_execute,
+    .sent = http_sent,
+    .refuse = http_refuse_waiting,
+    .end = http_end,
+};
+
+/* --- The executor -------------------------------------------------------------------------------- */
+
+vc_http *vc_http_new(const vc_http_config *config) {
+    vc_http *http = calloc(1, sizeof(vc_http));
+    if (http) http->config = *config;
+    return http;
+}
+
+void vc_http_free(vc_http *http) { free(http); }
+
+void vc_http_change(vc_http *http, const vc_http_settings *settings) {
+    http->settings = *settings;
+}
+
+void vc_http_add_counts(const vc_http *http, vc_http_counts *counts) {
+    const uint64_t *from = (const uint64_t *)&http->counts;
+    uint64_t *to = (uint64_t *)counts;
+    for (size_t i = 0; i < sizeof(*counts) / sizeof(*from); i++)
+        to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+}
+
+const uint8_t *vc_http_take_events(vc_http *http, size_t *length) {
+    return vc_events_take(&http->events, length);
+}

@@ -1,0 +1,137 @@
+/* HTTP: what clients usually send, executed as the WSGI application would answer it, without I/O
+ * and without the interpreter; see protocol.h for the steps.
+ *
+ * Executed here are GET, HEAD, PUT and DELETE of a key: with conditions, one range, a token as
+ * Bearer or Basic, a lifetime, and a body with a length or in chunks. The application
+ * (http/app.py) defines every answer. It gets, by VC_STEP_FORWARD, every other request and each
+ * one that is not certain to be answered here as it would answer it: several ranges, other
+ * methods, `/-/`, a key that is not in its usual form, a wrong token, another instance's key, a
+ * record that is damaged or expired, a disk that refuses, a volume that is full.
+ *
+ * A GET looks the key up, reads the record into the reply with one call, checks it, and writes
+ * the headers before it. A record larger than VC_HTTP_RECORD_BYTES is verified by a thread and
+ * sent from the disk. The value of a PUT is a part of `data`; one larger than
+ * VC_HTTP_COLLECTED_BYTES, and each one that is synced, is stored by a thread. A change with a
+ * condition is decided and made with the write lock.
+ *
+ * Threads: as protocol.h says. `vc_http_change` is for the thread of the loop; the functions that
+ * only read figures are for any thread. The callbacks are called by the thread of the loop. */
+#ifndef VC_HTTP_H
+#define VC_HTTP_H
+
+#include "answer.h"
+#include "clock.h"
+#include "common.h"
+#include "functions.h"
+#include "lifetimes.h"
+#include "protocol.h"
+#include "ring.h"
+#include "tokens.h"
+
+enum {
+    VC_HTTP_OUT_BYTES_MIN = 5 << 18,    /* of the buffer of `out` */
+    VC_HTTP_COLLECTED_BYTES = 1 << 20,  /* of a value that the loop itself stores */
+    VC_HTTP_MORE_BYTES = 1024,          /* of more headers, at most */
+    VC_HTTP_HEADERS_BYTES = VC_HEADERS_BYTES + VC_HTTP_MORE_BYTES + 256,
+    VC_HTTP_RECORD_BYTES = VC_HTTP_OUT_BYTES_MIN - VC_HTTP_HEADERS_BYTES,   /* that is read whole */
+    VC_HTTP_FIRST_BYTES = 4096,
+};
+
+/* The answers that are counted, as the application counts them. */
+typedef enum {
+    VC_GET_HIT, VC_GET_COPY, VC_GET_MISS, VC_PUT_STORED,    /* shown from the beginning */
+    VC_GET_PART, VC_GET_COPY_PART, VC_GET_UNMODIFIED, VC_GET_FAILED,
+    VC_HEAD_HIT, VC_HEAD_MISS, VC_HEAD_UNMODIFIED, VC_HEAD_FAILED,
+    VC_PUT_FAILED, VC_DELETE_DONE, VC_DELETE_MISS, VC_DELETE_FAILED,
+    VC_HTTP_ANSWERS,            /* of an event: the request was refused */
+} vc_http_answer;
+
+/* How the metrics name them. */
+extern const struct vc_http_name {
+    const char *method, *status, *source;
+} vc_http_names[VC_HTTP_ANSWERS];
+
+/* More headers of the answers to the pages of one origin. */
+typedef struct {
+    const char *origin, *headers;
+} vc_origin;
+
+/* What may change while requests are executed. The texts must live as long as the executor. */
+typedef struct {
+    bool answers;               /* if not, every request is forwarded */
+    vc_parts ring, writable;    /* GETs, changes of other keys are forwarded */
+    vc_tokens may_read, may_write;
+    int64_t default_ttl, max_ttl;   /* seconds; 0: none */
+    int64_t slow_ns;            /* requests that took longer are events */
+    /* More headers of the answers to requests for a key, each as "\r\nName: value"; NULL: none.
+     * Those of an origin replace them in answers to its pages. */
+    const char *headers;
+    const vc_origin *origins;
+    unsigned origin_count;
+} vc_http_settings;
+
+typedef struct {
+    vc_core *core;
+    const vc_core_functions *functions;
+    vc_clock *clock;
+    vc_copies *copies;          /* NULL: there is no hot tier */
+    bool memory_first;          /* memcached is not asked for records that are in memory */
+    const vc_types *types;
+    /* Whether a key without an entry is absent for certain: not while reads fail. Set to false
+     * by a read that fails, and to true by whoever has found out that the disk is good. */
+    atomic_bool *is_ready;
+    const atomic_bool *is_draining; /* connections are to be closed after their next answer */
+    bool logs_all;              /* an event for each request */
+    size_t key_size;            /* of the longest key, in bytes */
+    uint64_t value_size;        /* of the longest value, in bytes */
+    int64_t long_ns;            /* requests that took longer, or whose disk did, are events */
+    uint64_t sample_mask;       /* reads, too, if a number from their times has none of these bits */
+    const char *allow;          /* methods, for a 405 */
+    /* There is no room for events: take them. */
+    void (*on_events)(void *context);
+    /* A key is hot and is to be promoted. */
+    void (*on_hot)(void *context, const uint8_t *key, size_t length, const vc_record *record);
+    /* What is due after a change is to be done, so that the next one is plain. */
+    void (*on_due)(void *context);
+    void *context;
+} vc_http_config;
+
+/* Something that Python is told. `text` is: path, head of the request, if they have a length. */
+typedef struct {
+    uint32_t length;            /* of the whole event, with its text, in bytes */
+    uint32_t path_length, head_length;
+    vc_http_answer answer;
+    int status, method;         /* of a request that was refused; vc_method */
+    bool is_sampled;
+    int64_t started_ns, took_ns, disk_ns;   /* monotonic; 0: nothing was read or written */
+    int64_t hot_ns;             /* how long memcached was waited for */
+    int64_t ended_us;           /* since the epoch */
+    uint64_t offset, size, bytes;
+    uint16_t volume;
+    char address[46];
+    char text[];
+} vc_http_event;
+
+/* Since the start. */
+typedef struct {
+    vc_durations answers[VC_HTTP_ANSWERS], reads, writes;
+    uint64_t bytes_in, bytes_out;
+    uint64_t absent, evicted;   /* misses by reason */
+    uint64_t forwarded;
+} vc_http_counts;
+
+typedef struct vc_http vc_http;
+
+extern const vc_protocol vc_http_protocol;
+
+/* Return NULL without memory. `config` is copied, what it points to must live longer. */
+vc_http *vc_http_new(const vc_http_config *config);
+void vc_http_free(vc_http *http);
+/* Use other settings from the next request on. */
+void vc_http_change(vc_http *http, const vc_http_settings *settings);
+/* Add what was counted since the start; any thread. */
+void vc_http_add_counts(const vc_http *http, vc_http_counts *counts);
+/* Return the events since the last call, one after the other; valid until the next call. */
+const uint8_t *vc_http_take_events(vc_http *http, size_t *length);
+
+#endif

@@ -1,0 +1,226 @@
+#include "http_parts.h"
+
+enum { TYPE_BYTES = 255, ENCODING_BYTES = 64 };     /* that are stored, at most */
+/* Another thread that has the write lock for longer has more to do than to append a record. */
+static const int64_t LOCK_WAIT_NS = 1000000;
+
+/* --- What may be executed here ---------------------------------------------------------------- */
+
+static bool change_is_mine(const vc_http_job *job) {
+    const vc_http_settings *settings = &job->http->settings;
+    const vc_request *request = job->request;
+    return settings->answers && job->key_length && job->key_length <= job->http->config.key_size &&
+           !vc_request_has(request, VC_FIELD_SERVICE_WORKER) &&
+           !vc_request_repeats(request, 1u << VC_FIELD_AUTHORIZATION) &&
+           vc_path_is_ordinary(job->path.at, job->path.length) &&
+           vc_parts_have(&settings->writable, job->path.at, job->path.length) &&
+           vc_tokens_allow(&settings->may_write, request->values[VC_FIELD_AUTHORIZATION]);
+}
+
+/* Whether a field is stored as it is, by a test that fails for some. */
+static bool change_is_storable(vc_text text, size_t length_max) {
+    if (text.length > length_max) return false;
+    for (size_t i = 0; i < text.length; i++)
+        if ((uint8_t)text.at[i] < 0x20 || (uint8_t)text.at[i] >= 0x7F) return false;
+    return true;
+}
+
+bool vc_http_may_put(const vc_http_job *job) {
+    const vc_request *request = job->request;
+    return request->method == VC_PUT && (request->has_length || request->is_chunked) &&
+           !vc_request_has(request, VC_FIELD_CONTENT_RANGE) &&
+           !vc_request_repeats(request, 1u << VC_FIELD_CONTENT_TYPE |
+                                            1u << VC_FIELD_CONTENT_ENCODING) &&
+           change_is_storable(request->values[VC_FIELD_CONTENT_TYPE], TYPE_BYTES) &&
+           change_is_storable(request->values[VC_FIELD_CONTENT_ENCODING], ENCODING_BYTES) &&
+           change_is_mine(job);
+}
+
+bool vc_http_may_delete(const vc_http_job *job) {
+    const vc_request *request = job->request;
+    return request->method == VC_DELETE && !request->is_chunked && !request->content_length &&
+           change_is_mine(job);
+}
+
+/* --- Conditions -------------------------------------------------------------------------------- */
+
+/* Find the record of the key, with the write lock. NEXT: `*is_there` says whether there is one. */
+static vc_step change_find(vc_http_job *job, vc_record *record, bool *is_there) {
+    const vc_http_config *config = &job->http->config;
+    vc_lookup at;
+    bool is_stale;
+    *is_there = config->functions->peek(config->core, job->key, job->key_length, &at);
+    if (!*is_there) {
+        bool is_absent = atomic_load(config->is_ready) &&
+                         vc_http_find_copy(job, NULL) == VC_NO_COPY &&
+                         config->functions->is_absent(config->core, job->key, job->key_length,
+                                                      false, &is_stale);
+        return is_absent ? VC_STEP_NEXT : vc_http_forward(job);
+    }
+    vc_status status = vc_http_read_head(job, &at, record);
+    if (status == VC_COLD) return vc_http_wait_for_disk(job, &at, false);
+    config->functions->end_read(config->core);
+    return status == VC_OK && vc_http_is_plain(job, record) ? VC_STEP_NEXT : vc_http_forward(job);
+}
+
+/* Evaluate the conditions of a change, with the write lock. NEXT: `*is_over` says whether the
+ * request was answered. */
+static vc_step change_decide(vc_http_job *job, bool *is_over) {
+    bool is_put = job->request->method == VC_PUT, is_there;
+    vc_record record;
+    vc_step step = change_find(job, &record, &is_there);
+    *is_over = true;
+    if (step != VC_STEP_NEXT) return step;
+    if (!is_there && !is_put) return vc_http_send_miss(job, VC_DELETE_MISS);
+    vc_verdict verdict = vc_may_change(job->request, is_there ? &record : NULL);
+    if (verdict == VC_UNDECIDED) return vc_http_forward(job);
+    if (verdict != VC_TRUE)
+        return vc_http_send_failed(job, is_put ? VC_PUT_FAILED : VC_DELETE_FAILED, verdict,
+                                   is_there ? &record : NULL);
+    *is_over = false;
+    return VC_STEP_NEXT;
+}
+
+/* --- Changes ------------------------------------------------------------------------------------ */
+
+/* Let what is due be done, after the answer is written. */
+static void change_end(const vc_http_job *job, const vc_put *put) {
+    const vc_http_config *config = &job->http->config;
+    if (put->is_due) config->on_due(config->context);
+}
+
+static vc_step change_send_stored(vc_http_job *job, const vc_put *put) {
+    vc_http_counts *counts = &job->http->counts;
+    char *to = vc_http_put(vc_http_room(job), "HTTP/1.1 200 OK\r\n");
+    vc_observe(&counts->writes, put->took_ns);
+    vc_count(&counts->bytes_in, put->record.length);
+    to = vc_put_stored_headers(to, &put->record);
+    vc_step step = vc_http_send_headers(job, VC_PUT_STORED, to, &put->record, put->took_ns);
+    change_end(job, put);
+    return step;
+}
+
+/* Copy bytes to `*to`, which is moved behind them; returns where they are. */
+static const uint8_t *change_copy(uint8_t **to, const uint8_t *from, size_t length) {
+    uint8_t *at = *to;
+    if (length) memcpy(at, from, length);
+    *to += length;
+    return at;
+}
+
+/* Let a thread store a value. What the put points to is copied, except the value. */
+static vc_step change_store_later(vc_http_job *job, const vc_put *put) {
+    const vc_record *record = &put->record;
+    vc_http_stream *s = job->stream;
+    size_t types = (size_t)vc_record_types(record);
+    uint8_t *at = vc_http_keep(s, record->key_length + types);
+    if (!at) return vc_http_forward(job);
+    s->base.put = *put;
+    s->base.put.key = change_copy(&at, put->key, record->key_length);
+    s->base.put.type = change_copy(&at, put->type, record->type_length);
+    s->base.put.encoding = change_copy(&at, put->encoding, record->encoding_length);
+    s->base.put.cache = change_copy(&at, put->cache, record->cache_length);
+    s->is_put = true;
+    return VC_STEP_TOGETHER;
+}
+
+/* Whether the write lock is held for the whole of a change. With a hot tier all changes hold it:
+ * who has the lock never sees one without the invalidation of the copies. */
+static bool change_needs_lock(const vc_http_job *job) {
+    return job->http->config.copies || vc_has_condition(job->request);
+}
+
+/* Evaluate the conditions, make a put or a deletion, and invalidate the copies; `existed` is NULL
+ * for a put. NEXT: `*is_over`, or the status says what became of it. */
+static vc_step change_make(vc_http_job *job, vc_put *put, bool *existed, bool *is_over,
+                           vc_status *status) {
+    const vc_http_config *config = &job->http->config;
+    const vc_core_functions *functions = config->functions;
+    bool is_locked = change_needs_lock(job);
+    vc_step step = VC_STEP_NEXT;
+    *is_over = false;
+    *status = VC_DEFERRED;
+    if (is_locked && !functions->try_acquire(config->core, LOCK_WAIT_NS)) return VC_STEP_NEXT;
+    if (vc_has_condition(job->request)) step = change_decide(job, is_over);
+    if (step == VC_STEP_NEXT && !*is_over) {
+        uint64_t now_ms = (uint64_t)vc_clock_now(config->clock) / 1000;
+        *status = existed ? functions->delete(config->core, put, now_ms, existed)
+                          : functions->put(config->core, put);
+        if (*status == VC_OK && config->copies)
+            vc_copies_invalidate(config->copies, job->key, job->key_length);
+    }
+    if (is_locked) functions->release(config->core);
+    return step;
+}
+
+/* Set what a PUT stores, without its value. Returns false if the application has to. */
+static bool change_set_put(vc_http_job *job, vc_lifetime *lifetime, vc_put *put) {
+    const vc_http *http = job->http;
+    const vc_text *values = job->request->values;
+    vc_text type = values[VC_FIELD_CONTENT_TYPE], encoding = values[VC_FIELD_CONTENT_ENCODING];
+    int64_t machine_us = vc_machine_us();
+    if (!vc_read_lifetime(job->request, machine_us / 1000, http->settings.default_ttl,
+                          http->settings.max_ttl, lifetime))
+        return false;
+    uint64_t expires_ms = lifetime->expires_ms;
+    if (expires_ms) expires_ms += (uint64_t)(vc_clock_now(http->config.clock) - machine_us) / 1000;
+    *put = (vc_put){
+        .record.key_length = (uint16_t)job->key_length,
+        .record.type_length = (uint8_t)type.length,
+        .record.encoding_length = (uint8_t)encoding.length,
+        .record.cache_length = lifetime->directives_length,
+        .record.expires_ms = expires_ms,
+        .type = (const uint8_t *)type.at,
+        .encoding = (const uint8_t *)encoding.at,
+        .cache = (const uint8_t *)lifetime->directives,
+        .key = job->key,
+        .ring = VC_RING_UNKNOWN,
+    };
+    return true;
+}
+
+vc_step vc_http_store(vc_http_job *job, const uint8_t *value, uint64_t length) {
+    vc_http_stream *s = job->stream;
+    vc_lifetime lifetime;
+    vc_put put;
+    bool is_over;
+    vc_status status;
+    if (s->is_put)
+        return s->base.put.status == VC_OK ? change_send_stored(job, &s->base.put)
+                                           : vc_http_forward(job);
+    if (!change_set_put(job, &lifetime, &put)) return vc_http_forward(job);
+    put.value = value;
+    put.record.length = (uint32_t)length;
+    if (length > VC_HTTP_COLLECTED_BYTES)
+        return change_needs_lock(job) ? vc_http_forward(job) : change_store_later(job, &put);
+    vc_step step = change_make(job, &put, NULL, &is_over, &status);
+    if (step != VC_STEP_NEXT || is_over) return step;
+    if (status == VC_TOGETHER && !change_needs_lock(job)) return change_store_later(job, &put);
+    return status == VC_OK ? change_send_stored(job, &put) : vc_http_forward(job);
+}
+
+vc_step vc_http_delete(vc_http_job *job) {
+    vc_http *http = job->http;
+    vc_put put = {
+        .record.key_length = (uint16_t)job->key_length,
+        .key = job->key,
+        .ring = VC_RING_UNKNOWN,
+    };
+    bool existed, is_over;
+    vc_status status;
+    /* What memcached may have is deleted by the application, which has to know whether it had it. */
+    if (vc_http_find_copy(job, NULL) != VC_NO_COPY) return vc_http_forward(job);
+    vc_step step = change_make(job, &put, &existed, &is_over, &status);
+    if (step != VC_STEP_NEXT || is_over) return step;
+    if (status != VC_OK) return vc_http_forward(job);
+    if (put.started_ns) vc_observe(&http->counts.writes, put.took_ns);
+    else put.is_due = false;
+    if (!existed) {
+        step = vc_http_send_miss(job, VC_DELETE_MISS);
+    } else {
+        char *to = vc_http_put(vc_http_room(job), "HTTP/1.1 200 OK\r\nContent-Length: 0");
+        step = vc_http_send_headers(job, VC_DELETE_DONE, to, NULL, put.took_ns);
+    }
+    change_end(job, &put);
+    return step;
+}

@@ -1,0 +1,119 @@
+#include "lifetimes.h"
+
+#include <string.h>
+#include <strings.h>
+
+#include "conditions.h"
+
+enum { DIRECTIVES_MAX = 16, AGE_DIGITS_MAX = 10 };
+/* As in upload.py: a longer max-age counts as 68 years, a later Expires as the year 2514. */
+static const int64_t AGE_SECONDS_MAX = INT64_C(1) << 31, EXPIRES_SECONDS_MAX = INT64_C(1) << 34;
+
+typedef struct {
+    vc_text text, name, value;  /* value.at == NULL: there is none */
+} directive;
+
+static bool is_letter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); }
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+static bool is_name(vc_text text, const char *name) {
+    return text.length == strlen(name) && !strncasecmp(text.at, name, text.length);
+}
+
+/* Read a directive that is NAME or NAME=TOKEN; anything else is not in the usual form. */
+static bool read_directive(const char *at, const char *end, directive *found) {
+    const char *start = at;
+    if (!is_letter(*at)) return false;
+    while (at < end && (is_letter(*at) || is_digit(*at) || *at == '-')) at++;
+    found->name = (vc_text){start, (size_t)(at - start)};
+    found->text = (vc_text){start, (size_t)(end - start)};
+    found->value = (vc_text){NULL, 0};
+    if (at == end) return true;
+    if (*at++ != '=' || at == end) return false;
+    found->value = (vc_text){at, (size_t)(end - at)};
+    for (; at < end; at++)
+        if (!is_letter(*at) && !is_digit(*at) && !memchr("!#$%&'*+.^_`|~-", *at, 15)) return false;
+    return true;
+}
+
+/* Read how many seconds max-age says; 0 for a negative number. */
+static bool read_age(vc_text text, int64_t *seconds) {
+    bool is_negative = text.at[0] == '-' && text.length > 1;
+    size_t i = is_negative, digits = 0;
+    *seconds = 0;
+    for (; i < text.length; i++) {
+        if (!is_digit(text.at[i])) return false;
+        if (digits || text.at[i] != '0') digits++;
+        if (digits <= AGE_DIGITS_MAX) *seconds = 10 * *seconds + text.at[i] - '0';
+    }
+    if (digits > AGE_DIGITS_MAX || *seconds > AGE_SECONDS_MAX) *seconds = AGE_SECONDS_MAX;
+    if (is_negative) *seconds = 0;
+    return true;
+}
+
+/* Add a directive to those that are stored; each is stored once. */
+static bool keep_directive(vc_lifetime *to, vc_text *kept, unsigned *count, vc_text text) {
+    size_t length = to->directives_length, gap = length ? 2 : 0;
+    for (unsigned i = 0; i < *count; i++)
+        if (kept[i].length == text.length && !memcmp(kept[i].at, text.at, text.length)) return true;
+    if (*count == DIRECTIVES_MAX || length + gap + text.length > VC_DIRECTIVES_BYTES) return false;
+    memcpy(to->directives + length, ", ", gap);
+    memcpy(to->directives + length + gap, text.at, text.length);
+    to->directives_length = (uint8_t)(length + gap + text.length);
+    kept[(*count)++] = text;
+    return true;
+}
+
+/* Read Cache-Control; `*seconds` is -1 without max-age. */
+static bool read_directives(vc_text list, vc_lifetime *to, int64_t *seconds) {
+    vc_text kept[DIRECTIVES_MAX];
+    unsigned count = 0;
+    const char *at = list.at, *end = list.at + list.length;
+    while (at < end) {
+        const char *comma = memchr(at, ',', (size_t)(end - at)), *stop = comma ? comma : end;
+        const char *first = at, *last = stop;
+        directive found;
+        at = stop + 1;
+        while (first < last && (*first == ' ' || *first == '\t')) first++;
+        while (last > first && (last[-1] == ' ' || last[-1] == '\t')) last--;
+        if (first == last) continue;
+        if (!read_directive(first, last, &found)) return false;
+        bool is_age = is_name(found.name, "max-age");
+        if (is_age && found.value.at && *seconds < 0 && !read_age(found.value, seconds))
+            return false;
+        if (!is_age && !is_name(found.name, "s-maxage") &&
+            !keep_directive(to, kept, &count, found.text))
+            return false;
+    }
+    return true;
+}
+
+/* Read Expires: seconds since the epoch, 0 if that is in the past. */
+static bool read_expires(vc_text text, int64_t *second) {
+    bool is_past = (text.length == 1 && text.at[0] == '0') ||
+                   (text.length == 2 && !memcmp(text.at, "-1", 2));
+    *second = is_past ? 0 : vc_parse_date(text);
+    return *second >= 0;
+}
+
+bool vc_read_lifetime(const vc_request *request, int64_t now_ms, int64_t default_ttl,
+                      int64_t max_ttl, vc_lifetime *lifetime) {
+    vc_text control = request->values[VC_FIELD_CACHE_CONTROL];
+    vc_text expires = request->values[VC_FIELD_EXPIRES];
+    int64_t seconds = -1, date = 0, end = 0;
+    lifetime->directives_length = 0;
+    lifetime->expires_ms = 0;
+    if (vc_request_repeats(request, 1u << VC_FIELD_CACHE_CONTROL | 1u << VC_FIELD_EXPIRES) ||
+        (control.at && !read_directives(control, lifetime, &seconds)))
+        return false;
+    if (seconds > 0) end = now_ms + seconds * 1000;
+    if (seconds < 0 && expires.at) {
+        if (!read_expires(expires, &date)) return false;
+        if (date > EXPIRES_SECONDS_MAX) date = EXPIRES_SECONDS_MAX;
+        if (date * 1000 > now_ms) end = date * 1000;
+    }
+    if (!end && default_ttl) end = now_ms + default_ttl * 1000;
+    if (max_ttl && (!end || end > now_ms + max_ttl * 1000)) end = now_ms + max_ttl * 1000;
+    lifetime->expires_ms = (uint64_t)end;
+    return true;
+}
