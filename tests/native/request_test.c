@@ -169,7 +169,7 @@ static void check_bad_head(const bad_head *row) {
 
 /* --- Heads that are complete -------------------------------------------------------- */
 
-enum { ALIVE = 1, OLD = 2, SPECIAL = 4, AWAITS = 8, CHUNKED = 16, SPECIAL_PUT = 32 };
+enum { ALIVE = 1, OLD = 2, AWAITS = 8, CHUNKED = 16 };
 
 typedef struct {
     const char *head, *written, *path;
@@ -246,19 +246,19 @@ static const good_head GOOD_HEADS[] = {
      VC_GET},
     {SAME(START "A: gr\xc3\xbcn \xff\r\n!#$%&'*+-.^_`|~: :\r\n"), "/", ALIVE, -1, VC_GET},
     {SAME(START "A_B: 1\r\nA-B: 2\r\n"), "/", ALIVE, -1, VC_GET},
-    {SAME(START "Range: bytes=0-1\r\n"), "/", ALIVE | SPECIAL, -1, VC_GET},
+    {SAME(START "Range: bytes=0-1\r\n"), "/", ALIVE, -1, VC_GET},
     {START "IF-NONE-MATCH: \"a\"\r\nIf-None-Match: \"b\"\r\n" END,
      START "IF-NONE-MATCH: \"a\", \"b\"\r\n" END, "/", ALIVE, -1, VC_GET},
-    {SAME(START "If-Match: *\r\n"), "/", ALIVE | SPECIAL, -1, VC_GET},
+    {SAME(START "If-Match: *\r\n"), "/", ALIVE, -1, VC_GET},
     {SAME(START "If-Modified-Since: x\r\n"), "/", ALIVE, -1, VC_GET},
-    {SAME(START "If-Unmodified-Since: x\r\n"), "/", ALIVE | SPECIAL, -1, VC_GET},
-    {SAME(START "If-Range: x\r\n"), "/", ALIVE | SPECIAL, -1, VC_GET},
+    {SAME(START "If-Unmodified-Since: x\r\n"), "/", ALIVE, -1, VC_GET},
+    {SAME(START "If-Range: x\r\n"), "/", ALIVE, -1, VC_GET},
     {SAME(START "Authorization: x\r\n"), "/", ALIVE, -1, VC_GET},
-    {SAME(START "Cache-Control: x\r\n"), "/", ALIVE | SPECIAL_PUT, -1, VC_GET},
-    {SAME(START "expires: 0\r\n"), "/", ALIVE | SPECIAL_PUT, -1, VC_GET},
-    {SAME(START "Content-Range: x\r\n"), "/", ALIVE | SPECIAL_PUT, -1, VC_GET},
+    {SAME(START "Cache-Control: x\r\n"), "/", ALIVE, -1, VC_GET},
+    {SAME(START "expires: 0\r\n"), "/", ALIVE, -1, VC_GET},
+    {SAME(START "Content-Range: x\r\n"), "/", ALIVE, -1, VC_GET},
     {SAME(START "Content-Type: a/b\r\nContent-Encoding: c\r\n"), "/", ALIVE, -1, VC_GET},
-    {SAME(START "service-worker: script\r\n"), "/", ALIVE | SPECIAL, -1, VC_GET},
+    {SAME(START "service-worker: script\r\n"), "/", ALIVE, -1, VC_GET},
     {SAME(START "Ranges: x\r\nCookie: Range: x\r\n"), "/", ALIVE, -1, VC_GET},
     /* Framing. */
     {START "Content-Length: 5 \r\n" END, START "Content-Length: 5\r\n" END, "/", ALIVE, 5,
@@ -284,8 +284,6 @@ static void check_values(const good_head *row, const vc_request *request) {
     CHECK(request->length == strlen(row->head) && request->method == row->method);
     CHECK(request->is_http_1_0 == !!(row->flags & OLD));
     CHECK(request->keeps_alive == !!(row->flags & ALIVE));
-    CHECK(request->is_special == !!(row->flags & SPECIAL));
-    CHECK(request->is_special_put == !!(row->flags & SPECIAL_PUT));
     CHECK(request->awaits_continue == !!(row->flags & AWAITS));
     CHECK(request->is_chunked == !!(row->flags & CHUNKED));
     CHECK(request->has_length == (row->length >= 0));

@@ -199,6 +199,16 @@ vc_step vc_http_store(vc_http_job *job, const uint8_t *value, uint64_t length) {
     return status == VC_OK ? change_send_stored(job, &put) : vc_http_forward(job);
 }
 
+/* The deletion was not made: perhaps because the head of the record is not in memory. */
+static vc_step change_delete_later(vc_http_job *job) {
+    const vc_http_config *config = &job->http->config;
+    vc_lookup at;
+    if (!job->stream->is_read &&
+        config->functions->peek(config->core, job->key, job->key_length, &at))
+        return vc_http_wait_for_disk(job, &at, false);
+    return vc_http_forward(job);
+}
+
 vc_step vc_http_delete(vc_http_job *job) {
     vc_http *http = job->http;
     vc_put put = {
@@ -212,7 +222,7 @@ vc_step vc_http_delete(vc_http_job *job) {
     if (vc_http_find_copy(job, NULL) != VC_NO_COPY) return vc_http_forward(job);
     vc_step step = change_make(job, &put, &existed, &is_over, &status);
     if (step != VC_STEP_NEXT || is_over) return step;
-    if (status != VC_OK) return vc_http_forward(job);
+    if (status != VC_OK) return change_delete_later(job);
     if (put.started_ns) vc_observe(&http->counts.writes, put.took_ns);
     else put.is_due = false;
     if (!existed) {
