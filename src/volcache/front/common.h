@@ -22,6 +22,12 @@ static inline void vc_observe(vc_durations *durations, int64_t ns) {
     vc_count(&durations->total_ns, (uint64_t)ns);
 }
 
+/* Whether a read that ended at a time is sampled: if a number made of it has none of the bits of the
+ * mask. On some machines the clock shows multiples of 40 ns only, so that all bits are mixed. */
+static inline bool vc_is_sample(int64_t ended_ns, uint64_t mask) {
+    return !((uint64_t)ended_ns * UINT64_C(0x9e3779b97f4a7c15) >> 32 & mask);
+}
+
 /* Whether a call that failed is to be tried again later. */
 static inline bool vc_is_later(int error) {
     return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;

@@ -157,9 +157,7 @@ static void http_count(const vc_http_job *job, vc_http_answer answer, const vc_r
     vc_observe(&http->counts.answers[answer], took_ns);
     if (is_read && disk_ns != VC_HTTP_NOT_READ) vc_observe(&http->counts.reads, disk_ns);
     if (is_read) vc_count(&http->counts.bytes_out, bytes);
-    /* The times of requests that are alike have the same last bits: all are mixed. */
-    uint64_t mixed = (uint64_t)(s->started_ns + took_ns) * UINT64_C(0x9e3779b97f4a7c15);
-    bool is_sampled = is_read && !(mixed >> 32 & config->sample_mask);
+    bool is_sampled = is_read && vc_is_sample(s->started_ns + took_ns, config->sample_mask);
     if (!is_sampled && !config->logs_all && took_ns <= http->settings.slow_ns &&
         took_ns <= config->long_ns && disk_ns <= config->long_ns)
         return;

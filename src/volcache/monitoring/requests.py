@@ -20,6 +20,20 @@ VERBS: Final = ("GET", "HEAD", "PUT", "DELETE", "OTHER")
 SAMPLE_ONE_IN: Final = 64
 SAMPLE_MASK: Final = SAMPLE_ONE_IN - 1
 _SAMPLED_KEYS_MAX: Final = 2048
+_GOLDEN: Final = 0x9E3779B97F4A7C15  # Of 64 bits; as `vc_is_sample` in common.h.
+
+
+def is_sample(ended_ns: int) -> bool:
+    """
+    Return whether a read is one of those that are counted, one in `SAMPLE_ONE_IN`.
+
+    Args:
+        ended_ns: When it ended; on some machines always a multiple of 40, so that all
+            bits are mixed.
+    """
+    return not ended_ns * _GOLDEN >> 32 & SAMPLE_MASK
+
+
 # What requests wanted that were refused for their token.
 REFUSED_KINDS: Final = ("read", "write", "admin")
 # What requests wanted that were for keys of other instances.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from volcache.monitoring.requests import RequestStats
+import pytest
+
+from volcache.monitoring.requests import SAMPLE_ONE_IN, RequestStats, is_sample
 
 
 def test_table_of_equally_hot_keys_keeps_its_limit() -> None:
@@ -39,3 +41,11 @@ def test_keys_may_be_sampled_by_several_threads() -> None:
         sys.setswitchinterval(interval)
     assert stats.hottest(1)[0][0] == b"hot"
     assert len(stats.sampled) <= 2048
+
+
+@pytest.mark.parametrize("step_ns", [1, 40, 64, 1000])
+def test_sample_times_in_steps_of_the_clock_one_in_64(step_ns: int) -> None:
+    """Whatever the resolution of the clock is."""
+    times = range(10**15, 10**15 + 100_000 * step_ns, step_ns)
+    found = sum(map(is_sample, times))
+    assert found == pytest.approx(len(times) / SAMPLE_ONE_IN, rel=0.1)
