@@ -6,16 +6,12 @@ Everything else is declared in pyproject.toml.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 import sysconfig
-import tempfile
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,27 +25,14 @@ if TYPE_CHECKING:
 
 CORE: Final = Path("src/volcache/store/_core")
 FRONT: Final = Path("src/volcache/front")
-# What is linked into bjoern instead.
-LINK: Final = FRONT / "link.c"
-# Of the source package of bjoern whose version is in requirements.txt.
-BJOERN_SHA256: Final = (
-    "16e5a02a9a17a7f5f8bea0d7c58650e78ab80ead6fe3e390037573d4355baf31"
-)
-# The calls of bjoern that link.c replaces.
-WRAPPED: Final = (
-    *("accept", "read", "write", "close", "ev_io_start", "ev_run"),
-    *("fprintf", "__fprintf_chk"),
-)
 # VOLCACHE_CFLAGS is for sanitizers: see tools/native_tests.sh.
 ADDED: Final = shlex.split(os.environ.get("VOLCACHE_CFLAGS", ""))
-# A folder with ev.c of libev, to be compiled in; empty: libev of this machine is linked.
-LIBEV: Final = os.environ.get("VOLCACHE_LIBEV", "")
-SYSTEM_INCLUDES: Final = ("/usr/include", "/usr/include/libev", "/usr/local/include")
+SYSTEM_INCLUDES: Final = ("/usr/include", "/usr/local/include")
 
 
 def files_of(folder: Path) -> set[Path]:
     """Return the files of an extension."""
-    return {folder / "_native.pyx", *folder.glob("*.c")} - {LINK}
+    return {folder / "_native.pyx", *folder.glob("*.c")}
 
 
 def extension(name: str, files: Iterable[Path], *folders: Path) -> Extension:
@@ -68,60 +51,6 @@ def extension(name: str, files: Iterable[Path], *folders: Path) -> Extension:
     )
 
 
-def bjoern_source() -> Path:
-    """Return the folder of bjoern's source; pip fetches it if it is not there."""
-    pins = Path("requirements.txt").read_text(encoding="utf-8")
-    pin = re.search(r"(?m)^bjoern==([\w.]+)", pins)
-    if pin is None:
-        sys.exit("volcache: requirements.txt has no line bjoern==VERSION")
-    name = f"bjoern-{pin[1]}"
-    sources = Path("build/source")
-    if (sources / name).is_dir():
-        return sources / name
-    options = ["--quiet", "--no-deps", "--no-binary=bjoern", "--no-build-isolation"]
-    sources.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=sources) as folder:
-        words = [sys.executable, "-m", "pip", "download", *options, f"--dest={folder}"]
-        if subprocess.run([*words, f"bjoern=={pin[1]}"], check=False).returncode:  # noqa: S603
-            sys.exit(f"volcache: pip could not fetch the source of {name}")
-        package = Path(folder) / f"{name}.tar.gz"
-        if hashlib.sha256(package.read_bytes()).hexdigest() != BJOERN_SHA256:
-            sys.exit(f"volcache: {package.name} has another checksum than in setup.py")
-        shutil.unpack_archive(package, folder)
-        (Path(folder) / name).rename(sources / name)
-    return sources / name
-
-
-def server() -> Extension:
-    """Return bjoern, from its own source, with what lets the gate work before it."""
-    source = bjoern_source()
-    parts = {*(source / "bjoern").glob("*.c"), source / "http-parser/http_parser.c"}
-    parts -= {source / "bjoern/statsd_tags.c"}
-    libev = [f"{LIBEV}/ev.c"] if LIBEV else []
-    return Extension(
-        "volcache.server._bjoern",
-        sources=[*sorted(map(str, parts)), str(LINK), *libev],
-        depends=[str(FRONT / "link.h")],
-        include_dirs=[
-            str(source / "http-parser"),
-            *([LIBEV] if LIBEV else SYSTEM_INCLUDES[1:]),
-        ],
-        define_macros=[
-            ("SIGNAL_CHECK_INTERVAL", "0.1"),
-            ("WANT_SIGNAL_HANDLING", "yes"),
-            ("WANT_SIGINT_HANDLING", "yes"),
-            *([("EV_STANDALONE", "1")] if LIBEV else []),
-        ],
-        libraries=["pthread", *([] if LIBEV else ["ev"])],
-        extra_compile_args=[
-            *("-O2", "-g1", "-std=gnu11", "-fvisibility=hidden", "-fcommon"),
-            *("-fno-strict-aliasing", "-w"),
-            *ADDED,
-        ],
-        extra_link_args=[*(f"-Wl,--wrap={call}" for call in WRAPPED), *ADDED],
-    )
-
-
 def require_compiler() -> None:
     """End the program if something is missing, before the compiler says it worse."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC"))
@@ -130,8 +59,6 @@ def require_compiler() -> None:
         "libc6-dev": ("stdio.h", SYSTEM_INCLUDES),
         "python3-dev": ("Python.h", python),
     }
-    if not LIBEV:
-        headers["libev-dev"] = ("ev.h", SYSTEM_INCLUDES)
     missing = [] if shutil.which(compiler[0]) else ["gcc"]
     for package, (header, folders) in headers.items():
         if not any(Path(folder, header).exists() for folder in folders):
@@ -179,7 +106,6 @@ extensions = [
         CORE,
         FRONT,
     ),
-    server(),
 ]
 # The generated C files are kept out of the sources.
 built = cythonize(extensions, build_dir="build/cython", quiet=True)

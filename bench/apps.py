@@ -18,7 +18,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from volcache.server.bjoern import listen, serve
+import bjoern
+
+from volcache.server.sockets import listen
 
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 Application = Callable[[dict[str, Any], StartResponse], list[bytes]]
@@ -75,7 +77,7 @@ APPLICATIONS: dict[str, Callable[..., Application]] = {"floor": floor, "files": 
 def main() -> None:
     """Serve until a signal."""
     name, port, *arguments = sys.argv[1:]
-    serve(listen("127.0.0.1", int(port)), APPLICATIONS[name](*arguments))
+    bjoern.server_run(listen("127.0.0.1", int(port)), APPLICATIONS[name](*arguments))
 
 
 if __name__ == "__main__":

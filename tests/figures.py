@@ -34,7 +34,6 @@ PARTS: Final = ROOT / ".cache" / "figures"
 # What the programs print, with the figures in groups, and the names of the figures.
 PATTERNS: Final = {
     r"counted (\w+): (\d+)": (),  # By the tests in Python, which name the figures.
-    r"(\d+) streams, \d+ in a second; (\d+) requests, ": ("streams", "requests"),
     r"(\d+) runs, (\d+) heads: ": ("", "heads"),
     r"(\d+) connections; \d+ closed for room": ("connections",),
     r"(\d+) requests: \d+ values, ": ("requests_with_threads",),
@@ -63,7 +62,6 @@ SHOWN: Final = {
     "| # flips after a kill": ("flips_after_a_kill",),
     "| # starts were served, # refused": ("starts_served", "starts_refused"),
     "| # random streams": ("gate_streams",),
-    "| # streams, # requests |": ("streams", "requests"),
     "| # heads": ("heads",),
     "| # connections, # requests by threads": ("connections", "requests_with_threads"),
     "| # of Python and # of C are noticed": ("python", "c"),

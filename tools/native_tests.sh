@@ -25,8 +25,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 CORE=src/volcache/store/_core
 FRONT=src/volcache/front
-# What is linked into bjoern instead of an extension; it needs libev.
-LINK=$FRONT/link.c
 FOLDERS=(-I"$CORE" -I"$FRONT")
 TESTS=tests/native
 OUT=.cache/native
@@ -39,7 +37,7 @@ export CCACHE_DIR=$PWD/.cache/ccache
 say() { printf 'native: %s\n' "$*"; }
 
 # The extensions are built from the same files, and from what Cython generates elsewhere.
-core_files() { compgen -G "$CORE/*.c"; compgen -G "$FRONT/*.c" | grep -vxF "$LINK"; }
+core_files() { compgen -G "$CORE/*.c"; compgen -G "$FRONT/*.c"; }
 
 # Prints the names of the programs.
 programs() { compgen -G "$TESTS/*.c" | sed 's,.*/,,; s,\.c$,,'; }
@@ -94,15 +92,9 @@ run() {
 # cppcheck finds little, but takes less than a second and installs 11 MB. clang-tidy takes
 # 90 MB and some seconds.
 lint() {
-    local files libev=-I/usr/include/libev
+    local files
     mapfile -t files < <(core_files; compgen -G "$TESTS/*.c")
     gcc -fsyntax-only "${WARNINGS[@]}" "${FOLDERS[@]}" "${files[@]}"
-    if echo '#include <ev.h>' | gcc -fsyntax-only "$libev" -xc - 2>/dev/null; then
-        gcc -fsyntax-only "${WARNINGS[@]}" "${FOLDERS[@]}" "$libev" "$LINK"
-        files+=("$LINK")
-    else
-        say "lint: $LINK is left out: there is no ev.h"
-    fi
     cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr \
         --error-exitcode=1 "${FOLDERS[@]}" "${files[@]}"
 }
@@ -119,8 +111,8 @@ tsan() {
     COMPILE=(gcc "${READABLE[@]}" -fsanitize=thread)
     # The sanitizer of threads refuses some random layouts of the address space.
     ! setarch --addr-no-randomize true 2>/dev/null || RUN=(setarch --addr-no-randomize)
-    compile tsan threads gate_threads copies_threads mc_threads
-    TSAN_OPTIONS=halt_on_error=1 run tsan "$1" "$2" threads gate_threads copies_threads mc_threads
+    compile tsan threads server_threads copies_threads mc_threads
+    TSAN_OPTIONS=halt_on_error=1 run tsan "$1" "$2" threads server_threads copies_threads mc_threads
 }
 
 aarch64() {

@@ -212,7 +212,9 @@ def build_wheels(
     """Build the wheels into `BUILT`; return them."""
 
     def build(target: Target) -> Path:
-        return wheels.build(source, target, include[target.python], epoch, BUILT)
+        headers = include[target.python]
+        _say_size(wheels.build_bjoern(target, headers, BUILT))
+        return wheels.build(source, target, headers, epoch, BUILT)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         built = dict(zip(targets, pool.map(build, targets), strict=True))
@@ -276,7 +278,8 @@ def environment(folder: Path, python: Path) -> Path:
 
 def install(python: Path, *packages: str) -> None:
     """Install packages as on a machine that cannot build any."""
-    output(*_pip(python), *_INSTALL, "--only-binary=:all:", *packages)
+    words = ("--only-binary=:all:", f"--find-links={BUILT}")  # There is that of bjoern.
+    output(*_pip(python), *_INSTALL, *words, *packages)
 
 
 def _pip(python: Path) -> tuple[str, ...]:

@@ -274,14 +274,14 @@ extensions_are_built() { has_extensions && is_installed native.stamp "${NATIVE_F
 
 # A failed build would take an earlier one from build/.
 remove_extensions() {
-    rm -f .venv/native.stamp {"$CORE","$FRONT",src/volcache/server}/_*.so
+    rm -f .venv/native.stamp {"$CORE","$FRONT"}/_*.so
     rm -rf build/lib.*
 }
 
 # Unlike pip, shows what the compiler says. Fails if it fails. Where the tests have installed
 # ccache, only a changed file is compiled again.
 build_extensions() {
-    say "compiling the extensions of the store, of the service and of bjoern: about 30 s"
+    say "compiling the extensions of the store and of the service: about 30 s"
     remove_extensions
     ! command -v ccache >/dev/null || local -x CC="ccache gcc" CCACHE_DIR=$PWD/.cache/ccache
     "$VENV_PYTHON" setup.py --quiet build_ext --inplace --force && has_extensions &&
@@ -314,7 +314,7 @@ make_venv() {
 
 CORE=src/volcache/store/_core
 FRONT=src/volcache/front
-EXTENSIONS=("$CORE" "$FRONT" src/volcache/server)
+EXTENSIONS=("$CORE" "$FRONT")
 RUN_FILES=(requirements.txt pyproject.toml)
 shopt -s nullglob
 NATIVE_FILES=(setup.py requirements.txt {"$CORE","$FRONT"}/*.{c,h,pxd,pxi,pyx})

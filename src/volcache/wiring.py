@@ -48,18 +48,10 @@ from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
 from volcache.monitoring.status_line import StatusLine
 from volcache.reload import Reloader
-from volcache.server.bjoern import activated_listener, listen, serve
-from volcache.server.drain import (
-    DRAIN_SECONDS,
-    block_hangups,
-    stop_signals_blocked,
-    wait_for_stop,
-)
-from volcache.server.gate import (
+from volcache.server.front import (
+    Front,
     Timeouts,
-    change_gate,
     connections_max,
-    open_gate,
     raise_descriptor_limit,
 )
 from volcache.server.notify import (
@@ -68,6 +60,13 @@ from volcache.server.notify import (
     Notifier,
     completed_requests,
 )
+from volcache.server.signals import (
+    DRAIN_SECONDS,
+    block_hangups,
+    stop_signals_blocked,
+    wait_for_stop,
+)
+from volcache.server.sockets import activated_listener, listen
 from volcache.settings import visible_settings
 from volcache.store import PeriodicSync, Store
 from volcache.tokens import Refusals
@@ -77,7 +76,6 @@ if TYPE_CHECKING:
     from socket import socket
     from wsgiref.types import WSGIApplication
 
-    from volcache.front import Gate
     from volcache.http.responses import WsgiApp
     from volcache.reload import Settings
     from volcache.settings import Config
@@ -333,7 +331,7 @@ class _Parts(NamedTuple):
     app: App
     admin: Admin
     entrance: Entrance
-    gate: Gate | None  # None: only the memcached protocol is served.
+    front: Front | None  # None: only the memcached protocol is served.
     wsgi: WSGIApplication  # What bjoern calls.
 
     def change(self, settings: Settings) -> None:
@@ -347,9 +345,13 @@ class _Parts(NamedTuple):
         if cors:
             front = Cors(front, cors)
         self.app.set_slow(config.log_slow)
-        if self.gate is not None:
-            expire = config.default_ttl or config.max_ttl
-            change_gate(self.gate, puts=not expire, access=access, cors=cors)
+        if self.front is not None:
+            self.front.change(
+                default_ttl=config.default_ttl,
+                max_ttl=config.max_ttl,
+                access=access,
+                cors=cors,
+            )
         self.entrance.front = front
         self.admin.set_access(config.admin_token, config.admin_hosts)
         if self.memcache is not None:
@@ -359,10 +361,10 @@ class _Parts(NamedTuple):
             )
         self.core.status.settings = visible_settings(config)
 
-    def loops(self) -> Iterator[Gate | Listener]:
+    def loops(self) -> Iterator[Front | Listener]:
         """Yield what answers requests in a loop."""
-        if self.gate is not None:
-            yield self.gate
+        if self.front is not None:
+            yield self.front
         if self.memcache is not None:
             yield self.memcache
 
@@ -374,7 +376,7 @@ def _open_http(
     reload: Callable[[], str],
     closing: ExitStack,
 ) -> _Parts:
-    """Create the application with all that is around it, behind the gate."""
+    """Create the application with all that is around it, behind the front."""
     admin = Admin(
         core.cache,
         status=core.status,
@@ -396,38 +398,38 @@ def _open_http(
     access_log, log = core.outside.access_log, None
     if access_log is not None:
         log = AccessLog(entrance, access_log.add, as_json=config.log_format == "json")
-    gate: Gate | None = None
+    front: Front | None = None
     if core.outside.http is not None:
-        entrance.gate = gate = _open_gate(config, core, app, log)
-        closing.callback(gate.close)
-        core.status.count_connections = gate.stats
-    return _Parts(core, memcache, app, admin, entrance, gate, log or entrance)
-
-
-def _open_gate(config: Config, core: _Core, app: App, log: AccessLog | None) -> Gate:
-    head, idle = config.head_timeout, config.idle_timeout
-    return open_gate(
-        app,
-        timeouts=Timeouts(head, idle, config.transfer_timeout),
-        readers=core.readers,
-        connections=core.connections,
-        body_memory=config.body_memory or default_body_memory(),
-        log_answer=log.add_native if log else None,
-    )
+        front = Front(
+            app,
+            listeners=[core.outside.http],
+            threads=1,
+            timeouts=Timeouts(
+                config.head_timeout, config.idle_timeout, config.transfer_timeout
+            ),
+            readers=core.readers,
+            connections=core.connections,
+            memory=config.body_memory or default_body_memory(),
+            log_answer=log.add_native if log else None,
+        )
+        closing.callback(front.close)
+        entrance.loops = front.loops
+        core.status.count_connections = front.loops.stats
+    return _Parts(core, memcache, app, admin, entrance, front, log or entrance)
 
 
 def _start_pulse(config: Config, parts: _Parts) -> None:
     """Let the loop keep recent numbers, and tell the service manager how it is."""
-    beat, gate, status = _heartbeat(config, parts), parts.gate, parts.core.status
+    beat, front, status = _heartbeat(config, parts), parts.front, parts.core.status
 
     def pulse() -> None:
-        if gate is not None:
-            gate.flush()
+        if front is not None:
+            front.loops.flush()
         status.beat()
         if beat is not None:
             beat.beat()
 
-    loop = gate or parts.memcache
+    loop = front or parts.memcache
     if loop is not None:
         loop.set_pulse(beat.interval if beat else BEAT_SECONDS, pulse)
 
@@ -472,51 +474,35 @@ def _reload(parts: _Parts, reloader: Reloader) -> None:
         except ConfigError:  # It is logged.
             outside.notifier.ready()
             return
-
-        def apply() -> None:
-            try:
-                reloader.apply(number, found)
-            finally:
-                outside.notifier.ready()
-
-        if parts.gate is None:
-            apply()
-        else:
-            # The gate uses the settings without Python's lock, in its own thread.
-            parts.gate.call_soon(apply)
+        try:
+            reloader.apply(number, found)
+        finally:
+            outside.notifier.ready()
     except Exception:
         _logger.exception("config.failed")
 
 
 def _serve(parts: _Parts, on_hangup: Callable[[], None]) -> None:
     """Answer requests until a signal ends it."""
-    outside, memcache = parts.core.outside, parts.memcache
-
-    def on_draining() -> None:
-        parts.core.draining.set()
-        outside.notifier.stopping()
-        # Clients may use their connections for one more request.
-        for loop in parts.loops():
-            loop.drain()
-
+    outside, memcache, front = parts.core.outside, parts.memcache, parts.front
     if memcache is not None and outside.memcache is not None:
         memcache.start()
         _logger.info("memcache.started address=%s", outside.memcache.name)
-    if outside.http is None:
-        wait_for_stop(on_hangup)
-        _logger.info("stop.started drain_seconds=%g", DRAIN_SECONDS)
-        on_draining()
-    else:
+    if front is not None and outside.http is not None:
+        front.start(parts.wsgi)
         host, port = outside.http.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         _logger.info("serving.started url=http://%s:%d", shown, port)
-        serve(
-            outside.http,
-            parts.wsgi,
-            # An inherited socket stays open: connections wait for the next process.
-            owns_listener=not outside.is_inherited,
-            on_draining=on_draining,
-            on_hangup=on_hangup,
-        )
+    wait_for_stop(on_hangup)
+    started, cut = time.monotonic(), 0
+    parts.core.draining.set()
+    outside.notifier.stopping()
+    _logger.info("stop.started drain_seconds=%g", DRAIN_SECONDS)
+    if memcache is not None:
+        memcache.drain()
+    if front is not None:
+        # An inherited socket stays open: connections wait for the next process.
+        cut = front.drain(DRAIN_SECONDS, owns_listeners=not outside.is_inherited)
     if memcache is not None:
         memcache.close()
+    _logger.info("stop.completed cut=%d seconds=%.2f", cut, time.monotonic() - started)

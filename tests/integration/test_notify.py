@@ -118,18 +118,3 @@ def test_thread_that_hangs_at_the_disk_stops_the_watchdog(
         wait_until(lambda: len(manager.receive()) >= 3, "messages")
         assert "WATCHDOG=1" not in manager.lines
         assert hung.answers()
-
-
-def test_loop_that_hangs_at_the_disk_sends_nothing(
-    hung: ServerProcess, manager: ServiceManager
-) -> None:
-    """A value of this size is read by the loop."""
-
-    def is_silent() -> bool:
-        manager.receive()
-        manager.messages.clear()
-        # Each waits for a second: together for longer than the watchdog.
-        return not any(hung.answers() for _ in range(2)) and not manager.receive()
-
-    with ask(hung, "/large"):
-        wait_until(is_silent, "silence")

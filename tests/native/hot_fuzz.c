@@ -45,8 +45,8 @@ typedef struct {
 static input *in;
 static vc_hot *hot;
 static peer peers[SERVERS];
-static int watched[1024], waiting[OWNERS];
-static int64_t alarm_ns;
+static int waiting[OWNERS];
+static vc_loop loop;
 static bool may_nest;
 static bool has_lied;            /* a server has sent what is no reply of memcached */
 
@@ -63,23 +63,20 @@ static void name_at(unsigned number, uint8_t name[VC_ITEM_BYTES]) {
 
 /* --- The loop ----------------------------------------------------------------------------- */
 
-static bool watch(int fd, int events) {
-    CHECK(fd >= 0 && fd < 1024);
-    if (events && take(50) == 49) return false;
-    watched[fd] = events;
-    return true;
+static int64_t end_round(void *context) {
+    vc_loop_end(context);
+    return 0;
 }
 
-static void set_alarm(int64_t after_ns) {
-    CHECK(after_ns > 0 && after_ns <= TIMEOUT_NS + 1);
-    alarm_ns = vc_monotonic_ns() + after_ns;
+static void do_nothing(void *context) { (void)context; }
+
+/* Handle the events that are there, and the alarm if it is due. */
+static void run_round(void) {
+    loop.has_ended = false;
+    vc_loop_run(&loop);
+    const vc_alarm *alarm = LIST_FIRST(&loop.alarms);
+    CHECK(!alarm || alarm->due_ns <= vc_monotonic_ns() + TIMEOUT_NS + 1);
 }
-
-static void wake(void) {}
-
-static const vc_link LINK = {
-    .version = VC_LINK_VERSION, .wake = wake, .watch = watch, .set_alarm = set_alarm,
-};
 
 static void ask(void) {
     uint8_t name[VC_ITEM_BYTES];
@@ -178,7 +175,7 @@ static void reply_to_get(peer *p, const char *key, size_t key_length) {
     size_t first = kind == 5 ? at / 2 : at;
     reply_with(p, text, first);
     if (first < at) {
-        if (take(2)) vc_hot_alarm(hot);
+        if (take(2)) run_round();
         reply_with(p, text + first, at - first);
     }
 }
@@ -225,12 +222,7 @@ static void receive(unsigned number) {
 /* --- One stream ------------------------------------------------------------------------------ */
 
 static void step_loop(void) {
-    for (int fd = 0; fd < 1024; fd++)
-        if (watched[fd]) vc_hot_ready(hot, fd, watched[fd]);
-    if (alarm_ns && vc_monotonic_ns() >= alarm_ns) {
-        alarm_ns = 0;
-        vc_hot_alarm(hot);
-    }
+    run_round();
     vc_hot_settle(hot);
 }
 
@@ -285,15 +277,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
     in = &stream;
     check_parser(data, stream.length, NULL);
     check_parser(data, stream.length, (const uint8_t *)"a name that is long enough");
-    memset(watched, 0, sizeof(watched));
     memset(waiting, 0, sizeof(waiting));
-    alarm_ns = 0;
     may_nest = true;
     has_lied = false;
     hot = vc_hot_new(ADDRESSES, SERVERS, TIMEOUT_NS, RECORD_MAX);
     CHECK(hot);
     for (unsigned i = 0; i < SERVERS; i++) peers[i] = (peer){.peer = -1};
-    vc_hot_install(hot, &LINK, on_get, &may_nest);
+    vc_loop_owner owner = {end_round, do_nothing, &loop};
+    CHECK(vc_loop_open(&loop, &owner));
+    vc_hot_install(hot, &loop, on_get, &may_nest);
     for (unsigned i = 0; i < SERVERS; i++) connect_peer(i);
     vc_hot_settle(hot);
     while (!is_over()) act();
@@ -302,10 +294,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
     vc_hot_settle(hot);
     struct timespec time = {0, 2 * TIMEOUT_NS};
     nanosleep(&time, NULL);
-    vc_hot_alarm(hot);
+    run_round();
     for (unsigned i = 0; i < OWNERS; i++) CHECK(!waiting[i]);
     vc_hot_install(hot, NULL, NULL, NULL);
-    for (int fd = 0; fd < 1024; fd++) CHECK(!watched[fd]);
+    CHECK(LIST_EMPTY(&loop.alarms));
+    vc_loop_close(&loop);
     vc_hot_free(hot);
     for (unsigned i = 0; i < SERVERS; i++) end_peer(i);
     return 0;

@@ -16,8 +16,6 @@ from typing import Final
 FOLDERS: Final = ("volcache/store/_core", "volcache/front")
 # Of each folder: the C file that Cython makes of its part of an extension.
 GENERATED: Final = {name: f"{Path(name).name}_native.c" for name in FOLDERS}
-# What is linked into bjoern, and needs libev.
-LINK: Final = "link.c"
 # Assertions are left out of what is tested, as in the extensions.
 COMPILE: Final = (
     *("gcc", "-std=gnu11", "-O1", "-w", "-fPIC", "-fvisibility=hidden"),
@@ -43,8 +41,7 @@ class Objects:
             _run([sys.executable, "-m", "cython", "-o", str(target), str(pyx)])
             objects._compile(target)
             for path in sorted((source / name).glob("*.c")):
-                if path.name != LINK:
-                    objects._compile(path)
+                objects._compile(path)
         return objects
 
     def within(self, source: Path, folder: Path, *, changed: str = "") -> Objects:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from volcache.cli.command import EXIT_OK, command, output
 from volcache.fleet.collector import FleetCollector
-from volcache.fleet.dashboard import Dashboard, gated, parse_listen
-from volcache.server.bjoern import listen, serve
+from volcache.fleet.dashboard import Dashboard, parse_listen, served
+from volcache.server.signals import stop_signals_blocked, wait_for_stop
+from volcache.server.sockets import listen
 from volcache.text import counted
 
 if TYPE_CHECKING:
@@ -37,7 +38,11 @@ def _dashboard(arguments: argparse.Namespace) -> int:
         window=_WINDOW_SECONDS,
     )
     app = Dashboard(collector, hosts=[*arguments.host, host])
-    with listen(host, port) as listener, gated():
+    with (
+        stop_signals_blocked(),
+        listen(host, port) as listener,
+        served(listener) as front,
+    ):
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         count = counted(len(collector.instances()), "instance", ",")
@@ -46,7 +51,9 @@ def _dashboard(arguments: argparse.Namespace) -> int:
         with suppress(BrokenPipeError):
             sys.stdout.flush()
         collector.start()
-        serve(listener, app, drain_seconds=_DRAIN_SECONDS)
+        front.start(app)
+        wait_for_stop(lambda: None)
+        front.drain(_DRAIN_SECONDS)
         collector.stop()
     return EXIT_OK
 

@@ -11,7 +11,7 @@ from volcache.cli.command import command
 from volcache.config import Sources
 from volcache.errors import ConfigError, VolcacheError
 from volcache.logs import setup_logging
-from volcache.server.drain import block_hangups
+from volcache.server.signals import block_hangups
 from volcache.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _logger: Final = logging.getLogger("volcache")
+_PACKAGES: Final = {"bjoern": "bjoern", "prometheus_client": "prometheus-client"}
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -49,16 +50,17 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _require_packages() -> None:
     """
-    Raise an error if the package of the server is missing, before anything is opened.
+    Raise an error if a package of the server is missing, before anything is opened.
 
     Raises:
         ConfigError: It is not installed in this environment.
     """
-    if find_spec("prometheus_client") is None:
-        raise ConfigError(
-            "not installed: prometheus-client, which a server needs; run: pip install"
-            " 'volcache[server]'"
-        )
+    for module, package in _PACKAGES.items():
+        if find_spec(module) is None:
+            raise ConfigError(
+                f"not installed: {package}, which a server needs; run: pip install"
+                " 'volcache[server]'"
+            )
 
 
 def _settings() -> str:

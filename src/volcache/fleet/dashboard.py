@@ -13,8 +13,8 @@ the page and nothing else. What instances answer is shown as text.
     /instances/NAME/metrics   leads to the metrics of the instance itself
     /healthy                  "ok"
 
-It is served like an instance: by bjoern, behind the gate. One thread answers, and waits for
-no instance.
+It is served like an instance: by bjoern, behind the front. One thread answers, and waits
+for no instance.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from volcache.http.app import RequestLimits
 from volcache.http.compression import BYTES_MIN, accepts_gzip, compress
 from volcache.http.responses import OK, Headers, text_response
 from volcache.monitoring.requests import RequestStats
-from volcache.server.gate import Timeouts, open_gate, raise_descriptor_limit
+from volcache.server.front import Front, Timeouts, raise_descriptor_limit
 from volcache.store.files import OsFileSystem
 from volcache.store.native import Index
 from volcache.store.stats import StoreStats
@@ -46,6 +46,7 @@ from volcache.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from socket import socket
     from wsgiref.types import StartResponse, WSGIEnvironment
 
     from volcache.fleet.collector import FleetCollector, Watched
@@ -57,6 +58,7 @@ _logger = logging.getLogger("volcache.fleet")
 
 _CONNECTIONS_MAX: Final = 256
 _BODIES_BYTES: Final = 1 << 20
+_MEMORY_BYTES: Final = 64 << 20
 _TIMEOUTS: Final = Timeouts(head=10.0, idle=60.0, transfer=10.0)
 _SHOWN_MAX: Final = 100
 _LINE_MAX: Final = 300
@@ -221,28 +223,30 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 @contextmanager
-def gated() -> Iterator[None]:
-    """Let the gate check requests before bjoern sees them; it answers none."""
+def served(listener: socket) -> Iterator[Front]:
+    """Yield a front that forwards every request that is well-formed."""
     raise_descriptor_limit()
     stats = StoreStats()
     index = Index(OsFileSystem(), bytes(16), volume_bytes=1 << 24, volumes=1)
     readers = Readers(index, threads=1)
-    # Without a store: the gate then passes every request that is well-formed.
+    # Without a store: the loops answer nothing themselves.
     store = SimpleNamespace(stats=stats, clock=None)
     cache = SimpleNamespace(
         store=store, hot_keys=None, hot_client=None, promote=None, memory_first=False
     )
     limits = RequestLimits(key_size=0, value_size=_BODIES_BYTES)
     app = SimpleNamespace(cache=cache, stats=RequestStats(), limits=limits, ring=None)
-    gate = open_gate(
+    front = Front(
         cast("App", app),
+        listeners=[listener],
+        threads=1,
         timeouts=_TIMEOUTS,
         readers=readers,
         connections=_CONNECTIONS_MAX,
-        body_memory=_BODIES_BYTES,
+        memory=_MEMORY_BYTES,
     )
     try:
-        yield
+        yield front
     finally:
-        gate.close()
+        front.close()
         readers.close()

@@ -1,7 +1,7 @@
 """
 The native front of the service: C that answers plain requests before Python does.
 
-An extension of its own, with the gate and the loops of the memcached protocol; its
+An extension of its own, with the loops that serve clients and the protocols; its
 contracts are in `_native.pyi`. It gets the index of a store from the extension of the
 store, which knows nothing of the service.
 """
@@ -18,10 +18,10 @@ except ImportError as error:
 CommandFacts = _native.CommandFacts
 Commands = _native.Commands
 Copies = _native.Copies
-Gate = _native.Gate
 HotClient = _native.HotClient
 Marks = _native.Marks
 MemcacheLoops = _native.MemcacheLoops
 Parts = _native.Parts
 Readers = _native.Readers
+Server = _native.Server
 http_date = _native.http_date

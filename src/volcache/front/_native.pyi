@@ -152,70 +152,66 @@ class HotClient:
     def asked(self, name: bytes) -> tuple[bool, bytes | None]:
         """Return whether the loop has asked for an item for this request; the record."""
 
-class GateLog(Protocol):
-    """What the gate tells; its methods must not raise."""
+class ServerLog(Protocol):
+    """What the loops tell; its methods must not raise."""
 
-    def full(self, open_: int, closed_idle: int, turned_away: int) -> None:
-        """There were too many connections: so many since the last call."""
+    def full(self, open_: int, closed_idle: int, turned_away: int, /) -> None:
+        """There were too many connections."""
 
-    def failed(self, error: BaseException) -> None:
-        """What the gate has counted could not be taken over."""
-
-class Gate:
-    """The gate in front of bjoern, installed from its beginning to `close`."""
+class Server:
+    """The loops that serve clients; see server.h and http.h. Any thread may call it."""
 
     def __init__(
         self,
         app: object,
         types: Mapping[bytes, str],
         *,
-        link: int,
+        loops: int,
+        listeners: Sequence[int],
+        application: str,
         allow: str,
-        log: GateLog,
+        log: ServerLog,
         log_answer: Callable[..., None] | None,
         readers: Readers,
         connections: int,
-        body_memory: int,
+        memory: int,
         timeouts: tuple[float, float, float],
     ) -> None:
         """
-        Install the gate, which answers nothing yet.
+        Prepare; nothing is accepted before `start`.
 
         Args:
-            app: An `App`: its counters and limits are those of the gate.
-            types: For values stored without a content type: by the suffix of a key, with
-                its dot and in lower case.
-            link: Address of the `vc_link` in bjoern.
-            allow: The methods that are allowed, for a 405.
-            log: Is told what the operator should know.
-            log_answer: Called for each answer; see `AccessLog.add_native`.
-            readers: Read records which are not in memory.
-            connections: The most at a time.
-            body_memory: Bytes for the bodies of all requests.
+            app: An `App`: its counters and limits are those of the loops.
+            types: Content types by suffix, in lower case with its dot.
+            loops: Threads, 1 to 16.
+            listeners: Descriptors of sockets that do not block; the caller's.
+            application: Path of the socket of bjoern.
+            allow: The methods, for a 405.
+            log: Is told what is to be logged.
+            log_answer: Called for each answer; None: only for what Python must know.
+            readers: Read records that are not in memory.
+            connections: That are open, at most.
+            memory: Bytes that are held for clients, at most.
             timeouts: Seconds for the head of a request, without a request, and without a
                 byte of a body or an answer; 0 = no limit.
 
         Raises:
-            ImportError: bjoern was built for another version of the gate.
-            MemoryError: There is no memory.
+            MemoryError: There is no memory, or no descriptor.
         """
 
-    def close(self) -> None:
-        """End; bjoern's loop must have ended."""
+    def start(self) -> None:
+        """
+        Start the threads.
 
-    def flush(self) -> None:
-        """Add to the counters in Python what was counted since the last time."""
-
-    def set_ready(self) -> None:
-        """Note whether the disk can be read: if not, no key is known to be absent."""
-
-    def stats(self) -> dict[str, int]:
-        """Return the figures of connections and cold reads."""
+        Raises:
+            MemoryError: There are none.
+        """
 
     def change(
         self,
         *,
-        puts: bool,
+        default_ttl: int,
+        max_ttl: int,
         may_read: Sequence[bytes],
         may_write: Sequence[bytes],
         headers: str,
@@ -224,29 +220,39 @@ class Gate:
         """
         Answer by these, and by `slow_ns` and `ring` of the application, from now on.
 
-        Only in the thread that answers requests, as `set_pulse` and `stalled_seconds`.
+        Before the first call, every request is forwarded.
 
         Args:
-            puts: Whether plain PUTs are answered here, as plain GETs are.
+            default_ttl: Seconds that values live; 0: they do not expire.
+            max_ttl: At most; 0: no limit.
             may_read: Tokens for reading, any of which is right, at most 4; without one,
                 everyone may.
             may_write: Likewise, for writing.
             headers: More of them for the answers to requests for a key: CR LF, then one
-                header, for each; ASCII, less than 1 KiB. Kept until the gate ends.
+                header, for each; ASCII, less than 1 KiB.
             origins: What replaces them in answers to pages, by origin.
         """
 
-    def set_pulse(self, seconds: float, pulse: Callable[[], None]) -> None:
-        """Call a function at an interval, by the loop, beginning with its next tick."""
+    def wait(self, seconds: float) -> None:
+        """Wait until there is something for `work`, at most for a time."""
 
-    def call_soon(self, function: Callable[[], None]) -> None:
-        """Let the loop call a function within a tenth of a second; from any thread."""
+    def work(self) -> None:
+        """Do what the loops ask for: `flush`, promotions, what is due in the store."""
 
-    def drain(self) -> None:
-        """Close each connection after its next answer; from any thread."""
+    def flush(self) -> None:
+        """Add to the counters in Python, and log, what was counted since the last time."""
+
+    def set_ready(self) -> None:
+        """Note whether the disk can be read: if not, no key is known to be absent."""
+
+    def stats(self) -> dict[str, int]:
+        """Return the figures of connections and cold reads."""
+
+    def drain(self, seconds: float) -> int:
+        """Answer the requests in progress and end the threads; return how many were cut."""
 
     def stalled_seconds(self) -> float:
-        """Return for how long reader threads have completed no read; 0: none waits."""
+        """Return for how long a loop, or all reads, have made no progress."""
 
 class MemcacheLog(Protocol):
     """What the loops of the memcached protocol tell; from any thread."""

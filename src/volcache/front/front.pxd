@@ -1,4 +1,4 @@
-"""The C interface of the gate; see the headers."""
+"""The C interface of the front; see the headers."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -64,7 +64,7 @@ cdef extern from "copies.h" nogil:
                              vc_copies_entry *entries, size_t room)
 
 
-cdef extern from "plain.h" nogil:
+cdef extern from "tokens.h" nogil:
     enum: VC_TOKENS
     ctypedef struct vc_text:
         const char *at
@@ -80,14 +80,6 @@ cdef extern from "readers.h" nogil:
     vc_readers *vc_readers_new(vc_core *core, const vc_core_functions *functions,
                                unsigned threads)
     void vc_readers_free(vc_readers *readers)
-
-
-cdef extern from "link.h" nogil:
-    ctypedef struct vc_hooks: pass
-    ctypedef struct vc_link:
-        uint32_t version
-        void (*install)(const vc_hooks *hooks) noexcept
-    uint32_t VC_LINK_VERSION
 
 
 cdef extern from "common.h" nogil:
@@ -137,46 +129,55 @@ cdef extern from "hot_client.h" nogil:
     void vc_hot_take_counts(vc_hot *hot, vc_hot_counts *counts)
 
 
-cdef extern from "gate.h" nogil:
-    ctypedef struct vc_gate_io: pass
-    const vc_gate_io vc_gate_sockets
-    enum: VC_MORE_BYTES
+cdef extern from "<stdatomic.h>" nogil:
+    ctypedef bint atomic_bool
+
+
+cdef extern from "protocol.h" nogil:
+    ctypedef struct vc_protocol: pass
+
+
+cdef extern from "http.h" nogil:
+    enum: VC_HTTP_MORE_BYTES
+    ctypedef enum vc_http_answer: VC_GET_HIT, VC_PUT_STORED, VC_HTTP_ANSWERS
+    struct vc_http_name:
+        const char *method
+        const char *status
+        const char *source
+    const vc_http_name *vc_http_names
     ctypedef struct vc_origin:
         const char *origin
         const char *headers
-    ctypedef struct vc_gate_config:
-        const vc_link *link
-        const vc_gate_io *io
+    ctypedef struct vc_http_settings:
+        bint answers
+        vc_parts ring, writable
+        vc_tokens may_read, may_write
+        int64_t default_ttl, max_ttl, slow_ns
+        const char *headers
+        const vc_origin *origins
+        unsigned origin_count
+    ctypedef struct vc_http_config:
         vc_core *core
         const vc_core_functions *functions
         vc_clock *clock
         vc_copies *copies
-        vc_hot *hot
-        bint memory_first
+        bint memory_first, logs_all
         const vc_types *types
-        bint answers, puts, logs_all
-        vc_parts ring, writable
-        vc_tokens may_read, may_write
+        atomic_bool *is_ready
+        const atomic_bool *is_draining
         size_t key_size
         vc_query_use query
-        uint64_t value_size, body_memory
-        vc_readers *readers
-        unsigned connections
-        int64_t head_ns, idle_ns, transfer_ns, slow_ns, long_ns, sample_mask
+        uint64_t value_size, sample_mask
+        int64_t long_ns
         const char *allow
-        const char *headers
-        const vc_origin *origins
-        unsigned origin_count
         void (*on_events)(void *context) noexcept
-        void (*on_pulse)(void *context) noexcept
         void (*on_hot)(void *context, const uint8_t *key, size_t length,
                        const vc_record *record) noexcept
         void (*on_due)(void *context) noexcept
         void *context
-    ctypedef enum vc_answer: VC_GET_HIT, VC_ANSWERS
-    ctypedef struct vc_event:
+    ctypedef struct vc_http_event:
         uint32_t length, path_length, head_length
-        vc_answer answer
+        vc_http_answer answer
         int status, method
         bint is_sampled
         int64_t started_ns, took_ns, disk_ns, hot_ns, ended_us
@@ -184,30 +185,87 @@ cdef extern from "gate.h" nogil:
         uint16_t volume
         const char *address
         const char *text
-    ctypedef struct vc_gate_counts:
+    ctypedef struct vc_http_counts:
         vc_durations *answers
         vc_durations reads, writes
         uint64_t bytes_in, bytes_out, absent, evicted
-    ctypedef struct vc_gate_stats:
-        unsigned open, idle, waiting_bodies
-        unsigned waiting_reads "waiting"
-        uint64_t accepted, closed_idle, closed_head, closed_transfer, turned_away, body_bytes
-        uint64_t closed_room "closed_for_room"
-        uint64_t cold_reads "cold"
-    ctypedef struct vc_gate: pass
-    vc_gate *vc_gate_new(const vc_gate_config *config)
-    void vc_gate_free(vc_gate *gate)
-    const vc_hooks *vc_gate_hooks(vc_gate *gate)
-    void vc_gate_poll(vc_gate *gate)
-    void vc_gate_take_counts(vc_gate *gate, vc_gate_counts *counts)
-    void vc_gate_get_stats(vc_gate *gate, vc_gate_stats *stats)
-    const uint8_t *vc_gate_take_events(vc_gate *gate, size_t *length)
-    void vc_gate_set_ready(vc_gate *gate, bint is_ready)
-    void vc_gate_change(vc_gate *gate, const vc_gate_config *to)
-    void vc_gate_set_pulse(vc_gate *gate, int64_t interval_ns)
-    void vc_gate_ask_pulse(vc_gate *gate)
-    void vc_gate_drain(vc_gate *gate)
-    int64_t vc_gate_stalled_ns(vc_gate *gate)
+    ctypedef struct vc_http: pass
+    const vc_protocol vc_http_protocol
+    vc_http *vc_http_new(const vc_http_config *config)
+    void vc_http_free(vc_http *http)
+    void vc_http_change(vc_http *http, const vc_http_settings *settings)
+    void vc_http_add_counts(const vc_http *http, vc_http_counts *counts)
+    bint vc_http_has_events(vc_http *http)
+    const uint8_t *vc_http_take_events(vc_http *http, size_t *length)
+
+
+cdef extern from "events.h" nogil:
+    ctypedef struct vc_events: pass
+    const uint8_t *vc_events_take(vc_events *events, size_t *length)
+
+
+cdef extern from "news.h" nogil:
+    ctypedef struct vc_hot_event:
+        uint32_t length, key_length
+        uint64_t expires_ms
+        const char *key
+    ctypedef struct vc_news: pass
+    ctypedef struct vc_reporter:
+        vc_news *news
+        vc_events hot
+    void vc_news_start(vc_news *news)
+    void vc_news_wait(vc_news *news, int64_t timeout_ns)
+    void vc_news_tell(vc_news *news)
+    void vc_news_end(vc_news *news)
+    bint vc_news_take_due(vc_news *news)
+    void vc_report_full(void *reporter) noexcept
+    void vc_report_hot(void *reporter, const uint8_t *key, size_t length,
+                       const vc_record *record) noexcept
+    void vc_report_due(void *reporter) noexcept
+
+
+cdef extern from "server.h" nogil:
+    enum: VC_LOOPS_MAX
+    enum: VC_LISTENERS
+    ctypedef struct vc_served:
+        const vc_protocol *calls
+        void **executors
+        int64_t head_ns, idle_ns
+        unsigned connections
+    ctypedef struct vc_listening:
+        int fd
+        unsigned protocol
+    ctypedef struct vc_server_config:
+        unsigned loops, listener_count
+        vc_served *protocols
+        vc_listening *listeners
+        uint64_t memory
+        int64_t transfer_ns
+        vc_core *core
+        const vc_core_functions *functions
+        vc_readers *readers
+        vc_hot **hots
+        const char *application
+        void (*on_change)(void *context, unsigned loop) noexcept
+        void (*on_tick)(void *context, unsigned loop) noexcept
+        void *context
+    ctypedef struct vc_protocol_figures:
+        uint64_t accepted, open, most, idle, bytes_in, bytes_out
+        uint64_t turned_away, closed_for_room, closed_idle, closed_head, closed_transfer
+        uint64_t closed_for_memory, cut
+    ctypedef struct vc_server_figures:
+        vc_protocol_figures *protocols
+        uint64_t failed_accepts, accept_error, forwarded, cold
+        uint64_t waiting_for_disk, waiting_for_memory, held, reserved
+    ctypedef struct vc_server: pass
+    vc_server *vc_server_new(const vc_server_config *config)
+    void vc_server_free(vc_server *server)
+    bint vc_server_start(vc_server *server)
+    void vc_server_change(vc_server *server)
+    void vc_server_set_ring(vc_server *server, bint is_in_ring)
+    void vc_server_drain(vc_server *server, int64_t drain_ns)
+    void vc_server_get_figures(vc_server *server, vc_server_figures *figures)
+    int64_t vc_server_stalled_ns(vc_server *server)
 
 
 cdef extern from "marks.h" nogil:

@@ -2,10 +2,12 @@
 #include "hot_client.h"
 
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -44,9 +46,10 @@ typedef struct {
 } buffer;
 
 typedef struct {
+    vc_watch watch;             /* of its connection; its descriptor is -1 without one */
+    struct vc_hot *hot;
     uint32_t hash;              /* of its address, for `vc_hot_server_of` */
     const char *address;
-    int fd;                     /* -1: none */
     bool is_waiting;            /* for room in the socket */
     calls calls;
     call *unsent;               /* the first whose bytes are all in `out` */
@@ -57,21 +60,21 @@ typedef struct {
 } server;
 
 struct vc_hot {
-    const vc_link *_Atomic link;    /* NULL: there is no loop */
+    vc_loop *_Atomic loop;      /* NULL: there is none */
     void (*on_get)(void *context, void *owner);
     void *context;
     int64_t timeout_ns;
     size_t record_max;
-    _Atomic bool has_loop;
-    pthread_t loop;
-    bool is_alarm_set;
+    _Atomic bool has_thread;
+    pthread_t thread;           /* of the loop */
+    vc_alarm alarm;
     vc_hot_counts counts;
     /* During `on_get`. */
     const call *asked;
     const uint8_t *record;      /* NULL: there is none */
     size_t record_length;
     /* Items of other threads. */
-    pthread_mutex_t handing;    /* protects these, and changes of `link` */
+    pthread_mutex_t handing;    /* protects these, and changes of `loop` */
     items handed;
     _Atomic size_t handed_bytes;
     unsigned server_count;
@@ -224,10 +227,10 @@ static void tell(vc_hot *hot, call *done, const uint8_t *item, size_t length) {
 }
 
 static void disconnect(vc_hot *hot, server *s) {
-    if (s->fd < 0) return;
-    hot->link->watch(s->fd, 0);
-    close(s->fd);
-    s->fd = -1;
+    if (s->watch.fd < 0) return;
+    vc_loop_unwatch(hot->loop, &s->watch);
+    close(s->watch.fd);
+    s->watch.fd = -1;
     s->is_waiting = false;
     clear(&s->in);
     clear(&s->out);
@@ -245,23 +248,17 @@ static void fail(vc_hot *hot, server *s, vc_hot_result why) {
 static void connect_given(vc_hot *hot, server *s) {
     int fd = s->given < 0 ? -1 : atomic_exchange(&s->given, -1);
     if (fd < 0) return;
-    if (s->fd >= 0) fail(hot, s, VC_HOT_MORE);
-    if (!hot->link->watch(fd, VC_LINK_READ)) {
-        close(fd);
-        s->failure = VC_HOT_OTHER;
-        return;
-    }
-    s->fd = fd;
-}
-
-static void set_alarm(vc_hot *hot, int64_t after_ns) {
-    hot->link->set_alarm(after_ns);
-    hot->is_alarm_set = true;
+    if (s->watch.fd >= 0) fail(hot, s, VC_HOT_MORE);
+    s->watch.fd = fd;
+    if (vc_loop_watch(hot->loop, &s->watch, EPOLLIN)) return;
+    close(fd);
+    s->watch.fd = -1;
+    s->failure = VC_HOT_OTHER;
 }
 
 /* Add a command of `length` bytes, which the caller appends; NULL: it cannot be sent. */
 static call *add_call(vc_hot *hot, server *s, const uint8_t name[VC_ITEM_BYTES], size_t length) {
-    if (s->fd < 0 || s->count >= VC_HOT_CALLS || s->out.used - s->out.at > VC_HOT_OUT_BYTES ||
+    if (s->watch.fd < 0 || s->count >= VC_HOT_CALLS || s->out.used - s->out.at > VC_HOT_OUT_BYTES ||
         !reserve(&s->out, length))
         return NULL;
     call *added = malloc(sizeof(call));
@@ -271,7 +268,7 @@ static call *add_call(vc_hot *hot, server *s, const uint8_t name[VC_ITEM_BYTES],
     STAILQ_INSERT_TAIL(&s->calls, added, next);
     s->count++;
     if (!s->unsent) s->unsent = added;
-    if (!hot->is_alarm_set) set_alarm(hot, hot->timeout_ns);
+    if (!hot->alarm.due_ns) vc_loop_set_alarm(hot->loop, &hot->alarm, hot->timeout_ns);
     return added;
 }
 
@@ -294,7 +291,7 @@ void vc_hot_cancel(vc_hot *hot, const void *owner) {
 }
 
 static bool is_loop(const vc_hot *hot) {
-    return hot->has_loop && pthread_equal(hot->loop, pthread_self());
+    return hot->has_thread && pthread_equal(hot->thread, pthread_self());
 }
 
 static bool send_item(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
@@ -314,17 +311,17 @@ static bool send_item(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t e
 /* Give an item to the loop. */
 static bool hand_over(vc_hot *hot, handed_item *handed) {
     pthread_mutex_lock(&hot->handing);
-    bool is_taken = hot->link && hot->handed_bytes <= VC_HOT_OUT_BYTES;
+    bool is_taken = hot->loop && hot->handed_bytes <= VC_HOT_OUT_BYTES;
     if (is_taken) {
         STAILQ_INSERT_TAIL(&hot->handed, handed, next);
         hot->handed_bytes += sizeof(*handed) + handed->length;
-        hot->link->wake();
+        vc_loop_wake(hot->loop);
     }
     pthread_mutex_unlock(&hot->handing);
     return is_taken;
 }
 
-bool vc_hot_has_loop(vc_hot *hot) { return hot->link; }
+bool vc_hot_has_loop(vc_hot *hot) { return hot->loop; }
 
 bool vc_hot_send(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
                  const uint8_t *record, size_t length) {
@@ -412,7 +409,7 @@ static void receive(vc_hot *hot, server *s) {
         if (!reserve(&s->in, needed > RECEIVED_BYTES ? needed : RECEIVED_BYTES))
             return fail(hot, s, VC_HOT_OTHER);
         size_t room = s->in.room - s->in.used;
-        ssize_t got = recv(s->fd, s->in.bytes + s->in.used, room, MSG_DONTWAIT);
+        ssize_t got = recv(s->watch.fd, s->in.bytes + s->in.used, room, MSG_DONTWAIT);
         if (got < 0 && vc_is_later(errno)) return;
         if (got <= 0) return fail(hot, s, failure_of(got));
         s->in.used += (size_t)got;
@@ -428,22 +425,22 @@ static void flush(vc_hot *hot, server *s) {
     for (call *one = s->unsent; one; one = STAILQ_NEXT(one, next)) one->started_ns = now_ns;
     s->unsent = NULL;
     size_t length = s->out.used - s->out.at;
-    ssize_t sent = send(s->fd, s->out.bytes + s->out.at, length, MSG_DONTWAIT | MSG_NOSIGNAL);
+    ssize_t sent = send(s->watch.fd, s->out.bytes + s->out.at, length, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && !vc_is_later(errno)) return fail(hot, s, failure_of(sent));
     if (sent > 0) use(&s->out, (size_t)sent);
     bool must_wait = s->out.at < s->out.used;
     if (must_wait == s->is_waiting) return;
     s->is_waiting = must_wait;
-    if (!hot->link->watch(s->fd, must_wait ? VC_LINK_READ | VC_LINK_WRITE : VC_LINK_READ))
+    if (!vc_loop_change(hot->loop, &s->watch, must_wait ? EPOLLIN | EPOLLOUT : EPOLLIN))
         fail(hot, s, VC_HOT_OTHER);
 }
 
 /* --- What the loop calls --------------------------------------------------------------------------- */
 
 void vc_hot_settle(vc_hot *hot) {
-    if (!hot->has_loop) {
-        hot->loop = pthread_self();
-        hot->has_loop = true;
+    if (!hot->has_thread) {
+        hot->thread = pthread_self();
+        hot->has_thread = true;
     }
     for (unsigned i = 0; i < hot->server_count; i++) connect_given(hot, &hot->servers[i]);
     take_handed(hot, true);
@@ -452,21 +449,17 @@ void vc_hot_settle(vc_hot *hot) {
         has_failed = false;
         for (unsigned i = 0; i < hot->server_count; i++) {
             server *s = &hot->servers[i];
-            if (s->fd < 0 || s->is_waiting || s->out.at == s->out.used) continue;
+            if (s->watch.fd < 0 || s->is_waiting || s->out.at == s->out.used) continue;
             flush(hot, s);
-            if (s->fd < 0) has_failed = true;
+            if (s->watch.fd < 0) has_failed = true;
         }
     }
 }
 
-void vc_hot_ready(vc_hot *hot, int fd, int events) {
-    for (unsigned i = 0; i < hot->server_count; i++) {
-        server *s = &hot->servers[i];
-        if (s->fd != fd) continue;
-        if (events & VC_LINK_WRITE) flush(hot, s);
-        if (s->fd == fd && events & VC_LINK_READ) receive(hot, s);
-        return;
-    }
+static void on_ready(vc_watch *watch, uint32_t events) {
+    server *s = (server *)watch;
+    if (events & EPOLLOUT) flush(s->hot, s);
+    if (s->watch.fd >= 0 && events & ~(uint32_t)EPOLLOUT) receive(s->hot, s);
 }
 
 /* How long the oldest command of a server may still take; 0: no longer. */
@@ -477,9 +470,9 @@ static int64_t left_ns(const vc_hot *hot, const server *s, int64_t now_ns) {
     return left > 0 ? left : 0;
 }
 
-void vc_hot_alarm(vc_hot *hot) {
+static void on_alarm(vc_alarm *alarm) {
+    vc_hot *hot = (vc_hot *)(void *)((char *)alarm - offsetof(vc_hot, alarm));
     int64_t next_ns = INT64_MAX;
-    hot->is_alarm_set = true; /* No other one is needed now. */
     for (unsigned i = 0; i < hot->server_count; i++) {
         server *s = &hot->servers[i];
         int64_t now_ns = vc_monotonic_ns();
@@ -492,13 +485,12 @@ void vc_hot_alarm(vc_hot *hot) {
         const server *s = &hot->servers[i];
         if (s->count && left_ns(hot, s, now_ns) < next_ns) next_ns = left_ns(hot, s, now_ns);
     }
-    hot->is_alarm_set = false;
-    if (next_ns != INT64_MAX) set_alarm(hot, next_ns + 1);
+    if (next_ns != INT64_MAX) vc_loop_set_alarm(hot->loop, alarm, next_ns + 1);
 }
 
 void vc_hot_hurry(vc_hot *hot) {
     if (hot->timeout_ns > HURRY_NS) hot->timeout_ns = HURRY_NS;
-    vc_hot_alarm(hot);
+    on_alarm(&hot->alarm);
 }
 
 /* --- Servers ------------------------------------------------------------------------------------------ */
@@ -544,6 +536,7 @@ vc_hot *vc_hot_new(const char *const *addresses, unsigned count, int64_t timeout
     if (!hot) return NULL;
     hot->timeout_ns = timeout_ns;
     hot->record_max = record_max;
+    hot->alarm.ring = on_alarm;
     hot->server_count = count;
     pthread_mutex_init(&hot->handing, NULL);
     STAILQ_INIT(&hot->handed);
@@ -551,25 +544,28 @@ vc_hot *vc_hot_new(const char *const *addresses, unsigned count, int64_t timeout
         STAILQ_INIT(&hot->servers[i].calls);
         hot->servers[i].address = addresses[i];
         hot->servers[i].hash = vc_crc32c(0, addresses[i], strlen(addresses[i]));
-        hot->servers[i].fd = hot->servers[i].given = -1;
+        hot->servers[i].watch = (vc_watch){-1, on_ready};
+        hot->servers[i].hot = hot;
+        hot->servers[i].given = -1;
     }
     return hot;
 }
 
-void vc_hot_install(vc_hot *hot, const vc_link *link, void (*on_get)(void *context, void *owner),
+void vc_hot_install(vc_hot *hot, vc_loop *loop, void (*on_get)(void *context, void *owner),
                     void *context) {
-    for (unsigned i = 0; !link && i < hot->server_count; i++) {
+    if (!loop && hot->loop) vc_loop_set_alarm(hot->loop, &hot->alarm, -1);
+    for (unsigned i = 0; !loop && i < hot->server_count; i++) {
         server *s = &hot->servers[i];
         disconnect(hot, s);
         while (s->count) free(take_first(s));
     }
     pthread_mutex_lock(&hot->handing);
-    hot->link = link;
+    hot->loop = loop;
     pthread_mutex_unlock(&hot->handing);
     take_handed(hot, false);
     hot->on_get = on_get;
     hot->context = context;
-    hot->has_loop = hot->is_alarm_set = false;
+    hot->has_thread = false;
 }
 
 void vc_hot_free(vc_hot *hot) {

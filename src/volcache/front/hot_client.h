@@ -25,7 +25,7 @@
 
 #include "common.h"
 #include "copies.h"
-#include "link.h"
+#include "loop.h"
 
 enum {
     VC_HOT_CALLS = 16384,           /* that wait for a reply, for each server */
@@ -81,8 +81,8 @@ vc_hot *vc_hot_new(const char *const *addresses, unsigned count, int64_t timeout
                    size_t record_max);
 void vc_hot_free(vc_hot *hot);
 /* Serve a loop. `on_get`: a get of an owner was answered or has failed; `vc_hot_asked` tells how
- * until it returns. `link` NULL: no longer; no loop runs. */
-void vc_hot_install(vc_hot *hot, const vc_link *link, void (*on_get)(void *context, void *owner),
+ * until it returns. `loop` NULL: no longer; it does not run. */
+void vc_hot_install(vc_hot *hot, vc_loop *loop, void (*on_get)(void *context, void *owner),
                     void *context);
 
 /* The server that an item belongs to, also while it is down; any thread. */
@@ -109,11 +109,8 @@ void vc_hot_cancel(vc_hot *hot, const void *owner);
 vc_hot_result vc_hot_asked(const vc_hot *hot, const uint8_t name[VC_ITEM_BYTES],
                            const uint8_t **record, size_t *length);
 
-/* What the owner of the loop calls: before it waits; when a socket is ready; after the time given
- * to `set_alarm`. */
+/* Send what was asked for; before the loop waits. */
 void vc_hot_settle(vc_hot *hot);
-void vc_hot_ready(vc_hot *hot, int fd, int events);
-void vc_hot_alarm(vc_hot *hot);
 /* From now on, wait for no more than a second: the process stops. */
 void vc_hot_hurry(vc_hot *hot);
 

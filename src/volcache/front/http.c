@@ -145,6 +145,7 @@ static void http_add_event(vc_http *http, const char *remote, const vc_http_even
     snprintf(to->address, sizeof(to->address), "%s", remote ? remote : "");
     memcpy(to->text, path, path_length);
     memcpy(to->text + path_length, head, head_length);
+    vc_events_end(&http->events);
 }
 
 static void http_count(const vc_http_job *job, vc_http_answer answer, const vc_record *record,
@@ -276,7 +277,7 @@ static void http_refuse_waiting(void *executor, vc_stream *stream, vc_refusal wh
         [VC_REFUSED_DISK] = {503, "the disk is too slow: the read has waited for a second; try"
                                   " again"},
         [VC_REFUSED_APPLICATION] = {503, "the application does not answer; try again"},
-        [VC_REFUSED_CONNECTION] = {503, "too many connections are open; try again"},
+        [VC_REFUSED_CONNECTION] = {503, "too many connections; try again later"},
     };
     vc_http *http = executor;
     char text[VC_TEXT_BYTES];
@@ -573,6 +574,8 @@ void vc_http_add_counts(const vc_http *http, vc_http_counts *counts) {
     for (size_t i = 0; i < sizeof(*counts) / sizeof(*from); i++)
         to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
+
+bool vc_http_has_events(vc_http *http) { return vc_events_are_there(&http->events); }
 
 const uint8_t *vc_http_take_events(vc_http *http, size_t *length) {
     return vc_events_take(&http->events, length);

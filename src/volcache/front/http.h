@@ -87,7 +87,7 @@ typedef struct {
     int64_t long_ns;            /* requests that took longer, or whose disk did, are events */
     uint64_t sample_mask;       /* reads, too, if a number from their times has none of these bits */
     const char *allow;          /* methods, for a 405 */
-    /* There is no room for events: take them. */
+    /* There is no room for events: wait until they were taken. */
     void (*on_events)(void *context);
     /* A key is hot and is to be promoted. */
     void (*on_hot)(void *context, const uint8_t *key, size_t length, const vc_record *record);
@@ -131,7 +131,9 @@ void vc_http_free(vc_http *http);
 void vc_http_change(vc_http *http, const vc_http_settings *settings);
 /* Add what was counted since the start; any thread. */
 void vc_http_add_counts(const vc_http *http, vc_http_counts *counts);
-/* Return the events since the last call, one after the other; valid until the next call. */
+bool vc_http_has_events(vc_http *http);
+/* Return the events since the last call, one after the other; valid until the next call. Any one
+ * thread. */
 const uint8_t *vc_http_take_events(vc_http *http, size_t *length);
 
 #endif

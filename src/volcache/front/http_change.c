@@ -54,8 +54,10 @@ static vc_step change_find(vc_http_job *job, vc_record *record, bool *is_there) 
         bool is_absent = atomic_load(config->is_ready) &&
                          vc_http_find_copy(job, NULL) == VC_NO_COPY &&
                          config->functions->is_absent(config->core, job->key, job->key_length,
-                                                      false, &is_stale);
-        return is_absent ? VC_STEP_NEXT : vc_http_forward(job);
+                                                      true, &is_stale);
+        if (!is_absent) return vc_http_forward(job);
+        vc_count(is_stale ? &job->http->counts.evicted : &job->http->counts.absent, 1);
+        return VC_STEP_NEXT;
     }
     vc_status status = vc_http_read_head(job, &at, record);
     if (status == VC_COLD) return vc_http_wait_for_disk(job, &at, false);

@@ -117,6 +117,14 @@ static vc_step read_send_from_disk(vc_http_job *job, const vc_lookup *at) {
         functions->end_read(http->config.core);
         return vc_http_forward(job);
     }
+    uint8_t *kept = vc_http_keep(s, job->key_length);
+    if (!kept) {
+        functions->end_read(http->config.core);
+        return vc_http_forward(job);
+    }
+    memcpy(kept, job->key, job->key_length);
+    s->base.key = kept;
+    s->base.key_length = job->key_length;
     bool is_part = extent == VC_PART;
     if (!is_part) part = (vc_range){0, record.length};
     char *start = vc_http_room(job);

@@ -51,6 +51,7 @@ static void add_event(const vc_mc_run *run, int64_t took_ns, bool is_sampled, si
     };
     snprintf(event->remote, sizeof(event->remote), "%s", run->stream->remote);
     if (key.length) memcpy(event->key, key.at, key.length);
+    vc_events_end(&mc->events);
 }
 
 static void count_command(const vc_mc_run *run, size_t bytes) {

@@ -37,9 +37,13 @@
 #ifndef VC_MEMCACHE_H
 #define VC_MEMCACHE_H
 
+#include "answer.h"
+#include "clock.h"
+#include "common.h"
 #include "copies.h"
-#include "gate.h"
+#include "functions.h"
 #include "marks.h"
+#include "request.h"
 
 enum {
     VC_MC_KEY_BYTES = 250,

@@ -1,7 +1,7 @@
 # Commands of the memcached protocol, see memcache.h: what they ask Python, and what they have
 # counted and recorded.
 
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport malloc
 
 
 cdef class Marks:
@@ -250,16 +250,6 @@ cdef class CommandFacts:
                 position=(event.volume, event.offset, event.size) if event.has_record else None,
                 source="MEMC" if event.is_copy else "DISK",
             )
-
-
-cdef add_new_durations(object histogram, const vc_durations *now, vc_durations *seen):
-    cdef vc_durations new
-    cdef int i
-    for i in range(64):
-        new.counts[i] = now.counts[i] - seen.counts[i]
-    new.total_ns = now.total_ns - seen.total_ns
-    seen[0] = now[0]
-    add_durations(histogram, &new)
 
 
 cdef void on_command_events(void *context) noexcept with gil:

@@ -101,10 +101,12 @@ static bool make_room(scratch *to, size_t size) {
 static int64_t run(vc_readers *readers, vc_job *job, scratch *to) {
     int64_t started_ns = vc_monotonic_ns();
     job->status = VC_NO_MEMORY;
-    if (make_room(to, job->at.size))
+    if (job->work)
+        job->work(job, readers->core, readers->functions);
+    else if (make_room(to, job->at.size))
         job->status = readers->functions->read(readers->core, job->key, job->key_length, &job->at,
                                                to->at, job->at.size, NULL, 0, &job->record);
-    readers->functions->end_read(readers->core);
+    if (!job->keeps_read) readers->functions->end_read(readers->core);
     int64_t read_ns = job->read_ns = vc_monotonic_ns() - started_ns;
     /* Then the owner has the job. */
     vc_job_owner *owner = job->owner;
@@ -274,7 +276,7 @@ void vc_readers_give_up(vc_readers *readers, vc_job_owner *owner, int64_t added_
     pthread_mutex_lock(&readers->mutex);
     for (vc_job *job = readers->jobs.first; job; job = next) {
         next = job->next;
-        if (job->owner != owner || job->added_ns > added_ns) {
+        if (job->owner != owner || job->added_ns > added_ns || job->keeps_read) {
             before = job;
             continue;
         }

@@ -37,6 +37,9 @@ struct vc_job {
     const uint8_t *key;
     size_t key_length;
     int64_t added_ns;           /* for `vc_readers_give_up` */
+    /* What a thread does in place of the read; sets the status. NULL: it reads. */
+    void (*work)(vc_job *job, vc_core *core, const vc_core_functions *functions);
+    bool keeps_read;            /* the read goes on afterwards; it is not given up */
     /* The owner has to know at once that it is done. Later only `vc_job_owner_take` may set it. */
     bool is_awaited;
     /* The result. */

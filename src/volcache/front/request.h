@@ -16,7 +16,7 @@ enum {
     VC_TEXT_BYTES = 160,        /* of a text that says why a request was refused */
 };
 
-/* Methods that the gate treats differently; all others are VC_OTHER_METHOD, as is none. */
+/* Methods that are treated differently; all others are VC_OTHER_METHOD, as is none. */
 typedef enum { VC_OTHER_METHOD, VC_GET, VC_HEAD, VC_PUT, VC_DELETE, VC_PROPFIND } vc_method;
 
 typedef struct {

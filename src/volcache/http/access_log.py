@@ -85,7 +85,7 @@ class AccessLog:
         source: str,
     ) -> None:
         """
-        Write the line of a request that the gate has answered.
+        Write the line of a request that C has answered.
 
         Args:
             remote: The address of the client.
@@ -129,7 +129,7 @@ def _line(
 
 
 def _environ_of(head: bytes) -> WSGIEnvironment:
-    """Return what a line shows of a request whose head the gate has checked."""
+    """Return what a line shows of a request whose head C has checked."""
     first, *lines = head.decode("latin-1").split("\r\n")
     method, target, version = (*first.split(" ", 2), "", "")[:3]
     path, _, query = target.partition("?")

@@ -5,7 +5,7 @@ A browser lets a page see an answer only if a header names the page's origin, an
 OPTIONS first (a preflight) whether the page may send a PUT, a DELETE, or its own headers.
 The browser enforces this: a request is answered whether or not its origin is known.
 
-`Cors` wraps the application only if there are origins. The gate adds the same headers to
+`Cors` wraps the application only if there are origins. C adds the same headers to
 what it answers. The paths of the operator never have them.
 
 The protocol is https://fetch.spec.whatwg.org/#http-cors-protocol.
@@ -97,7 +97,7 @@ class CorsHeaders:
 
 
 def header_lines(headers: Headers) -> str:
-    """Return headers as the gate sends them, each after a line end."""
+    """Return headers as C sends them, each after a line end."""
     return "".join(f"\r\n{name}: {value}" for name, value in headers)
 
 

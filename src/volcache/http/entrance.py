@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-    from volcache.front import Gate
+    from volcache.front import Server
     from volcache.http.app import App
     from volcache.http.responses import WsgiApp
 
 
 class Entrance:
-    """A WSGI application that answers what the gate leaves to Python."""
+    """A WSGI application that answers what the loops forward."""
 
     def __init__(self, app: App) -> None:
-        """Let the application answer; there is no gate."""
+        """Let the application answer; there are no loops."""
         self._app = app
-        self.gate: Gate | None = None
+        self.loops: Server | None = None
         # Answers in place of `answer`, which it may call.
         self.front: WsgiApp = self.answer
 
@@ -32,9 +32,9 @@ class Entrance:
         self, environ: WSGIEnvironment, start_response: StartResponse
     ) -> list[bytes]:
         """Answer one request, without `front`."""
-        if self.gate is None:
+        if self.loops is None:
             return self._app(environ, start_response)
-        self.gate.flush()  # The application may be asked for the counters.
+        self.loops.flush()  # The application may be asked for the counters.
         body = self._app(environ, start_response)
-        self.gate.set_ready()
+        self.loops.set_ready()
         return body

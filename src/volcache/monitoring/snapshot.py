@@ -100,7 +100,7 @@ class Snapshot:
     recent: Recent
     sync_durations: Histogram
     hot: HotState | None
-    connections: Mapping[str, int] | None  # as the gate counts them; None without it
+    connections: Mapping[str, int] | None  # as the loops count them; None without HTTP
     process: ProcessStats
 
 
@@ -139,7 +139,7 @@ class Monitor:
         self._boot_seconds = boot_seconds
         self.settings = settings
         self._clock = clock
-        # Set when there is a gate: returns its figures.
+        # Set when HTTP is served: returns the figures.
         self.count_connections: Callable[[], Mapping[str, int]] | None = None
         self._timer, self._started_at = timer, timer() - boot_seconds
         self._started = clock() / NS_PER_SECOND - boot_seconds

@@ -1,1 +1,1 @@
-"""The process: listening, serving with bjoern, graceful shutdown, idle connections."""
+"""The process: listening, the front with bjoern behind it, signals."""

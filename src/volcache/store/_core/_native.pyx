@@ -778,12 +778,12 @@ cdef class Writer:
 
 
 cdef dict ENDS = {
-    VC_STEP_MORE: "more",
-    VC_STEP_DONE: "done",
-    VC_STEP_FULL: "full",
-    VC_STEP_UNREADABLE: "unreadable",
-    VC_STEP_REFUSED: "refused",
-    VC_STEP_DAMAGED: "damaged",
+    VC_RECLAIM_MORE: "more",
+    VC_RECLAIM_DONE: "done",
+    VC_RECLAIM_FULL: "full",
+    VC_RECLAIM_UNREADABLE: "unreadable",
+    VC_RECLAIM_REFUSED: "refused",
+    VC_RECLAIM_DAMAGED: "damaged",
 }
 
 
@@ -833,7 +833,7 @@ cdef class Reclaim:
     def step(self, uint64_t end, uint64_t copy_bytes, terms, target, uint64_t now_ms):
         cdef vc_terms c_terms = terms_of(terms)
         cdef vc_fate fate
-        cdef vc_step step
+        cdef vc_reclaim_result step
         cdef vc_writer *to = NULL
         cdef Writer writer = None
         cdef uint64_t offset = 0
@@ -849,13 +849,13 @@ cdef class Reclaim:
             )
             error = errno
         failed = None
-        if step == VC_STEP_DAMAGED:
+        if step == VC_RECLAIM_DAMAGED:
             failed = DamagedRecordError(
                 "a check failed before it was copied", self.volume, offset
             )
-        elif step == VC_STEP_UNREADABLE:
+        elif step == VC_RECLAIM_UNREADABLE:
             failed = self.index.calls.failure(error)
-        elif step == VC_STEP_REFUSED:
+        elif step == VC_RECLAIM_REFUSED:
             failed = writer.calls.failure(error)
         if failed is not None and not isinstance(failed, (OSError, DamagedRecordError)):
             raise failed

@@ -236,20 +236,20 @@ cdef extern from "reclaim.h" nogil:
     ctypedef struct vc_fate:
         uint64_t copied, copied_bytes, unused, unpaid, expired, damaged, unreadable, left
         uint64_t purged
-    ctypedef enum vc_step:
-        VC_STEP_MORE
-        VC_STEP_DONE
-        VC_STEP_FULL
-        VC_STEP_UNREADABLE
-        VC_STEP_REFUSED
-        VC_STEP_DAMAGED
+    ctypedef enum vc_reclaim_result:
+        VC_RECLAIM_MORE
+        VC_RECLAIM_DONE
+        VC_RECLAIM_FULL
+        VC_RECLAIM_UNREADABLE
+        VC_RECLAIM_REFUSED
+        VC_RECLAIM_DAMAGED
     ctypedef struct vc_reclaim:
         pass
     vc_reclaim *vc_reclaim_new(vc_core *core, uint32_t slot, uint64_t length)
     void vc_reclaim_free(vc_reclaim *reclaim)
     void vc_reclaim_collect(vc_reclaim *reclaim, uint32_t segments, const vc_terms *terms,
                             vc_fate *fate)
-    vc_step vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
+    vc_reclaim_result vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
                             const vc_terms *terms, vc_writer *writer, vc_fate *fate,
                             uint64_t *offset)
 

@@ -162,35 +162,35 @@ static vc_status read_whole(vc_reclaim *reclaim, const member *one, uint64_t siz
     return found == one->fingerprint ? VC_OK : VC_OTHER_KEY;
 }
 
-/* Copy a record; VC_STEP_MORE: it was copied, or need not be. */
-static vc_step copy(vc_reclaim *reclaim, const member *one, const vc_entry *entry,
+/* Copy a record; VC_RECLAIM_MORE: it was copied, or need not be. */
+static vc_reclaim_result copy(vc_reclaim *reclaim, const member *one, const vc_entry *entry,
                     const vc_terms *terms, vc_writer *writer, vc_fate *fate) {
     vc_core *core = reclaim->core;
     vc_record record;
     vc_status status = read_whole(reclaim, one, entry->size, &record);
     if (status == VC_IO_ERROR) {
         fate->unreadable++;
-        return VC_STEP_UNREADABLE;
+        return VC_RECLAIM_UNREADABLE;
     }
     if (status == VC_NO_MEMORY) {
         fate->left++;
-        return VC_STEP_MORE;
+        return VC_RECLAIM_MORE;
     }
     if (status != VC_OK) {
         fate->damaged++;
         vc_core_lock(core);
         vc_index_bury(core->index, one->fingerprint, one->word);
         vc_core_unlock(core);
-        return VC_STEP_DAMAGED;
+        return VC_RECLAIM_DAMAGED;
     }
     if (record.expires_ms && record.expires_ms <= terms->now_ms) {
         fate->expired++;
-        return VC_STEP_MORE;
+        return VC_RECLAIM_MORE;
     }
     /* In a newer volume it would outlive the purge. */
     if (vc_core_is_purged(core, record.key, record.key_length, record.stored_us)) {
         fate->purged++;
-        return VC_STEP_MORE;
+        return VC_RECLAIM_MORE;
     }
     const uint8_t *encoding = record.type + record.type_length;
     vc_put put = {
@@ -201,16 +201,16 @@ static vc_step copy(vc_reclaim *reclaim, const member *one, const vc_entry *entr
         .key = record.key,
         .value = reclaim->buffer + record.prefix,
     };
-    if (core->is_held) return VC_STEP_FULL;
+    if (core->is_held) return VC_RECLAIM_FULL;
     status = vc_writer_append(writer, &put, false);
     const vc_record *written = &put.record;
     if (status == VC_NO_ROOM && writer->capacity &&
         VC_VOLUME_HEADER_BYTES + record.size > writer->length) {
         fate->left++; /* Volumes were larger before. */
-        return VC_STEP_MORE;
+        return VC_RECLAIM_MORE;
     }
-    if (status == VC_NO_ROOM) return VC_STEP_FULL;
-    if (status != VC_OK) return VC_STEP_REFUSED;
+    if (status == VC_NO_ROOM) return VC_RECLAIM_FULL;
+    if (status != VC_OK) return VC_RECLAIM_REFUSED;
     unsigned hits = entry->hits > terms->hits_taken ? entry->hits - terms->hits_taken : 0;
     vc_core_lock(core);
     vc_index_move(core->index, one->fingerprint, one->word, writer->slot, written->offset,
@@ -220,7 +220,7 @@ static vc_step copy(vc_reclaim *reclaim, const member *one, const vc_entry *entr
     vc_core_unlock(core);
     fate->copied++;
     fate->copied_bytes += written->size;
-    return VC_STEP_MORE;
+    return VC_RECLAIM_MORE;
 }
 
 typedef enum { DROP, COPY, DEAD } decision;
@@ -248,23 +248,23 @@ static decision decide(vc_reclaim *reclaim, const member *one, const vc_terms *t
     return decided;
 }
 
-vc_step vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
+vc_reclaim_result vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
                         const vc_terms *terms, vc_writer *writer, vc_fate *fate,
                         uint64_t *offset) {
     *fate = (vc_fate){0};
     *offset = end;
     while (fate->copied_bytes < copy_bytes) {
-        if (reclaim->at == reclaim->sorted_count && !sort_piece(reclaim)) return VC_STEP_DONE;
+        if (reclaim->at == reclaim->sorted_count && !sort_piece(reclaim)) return VC_RECLAIM_DONE;
         const member *one = reclaim->sorted[reclaim->at];
-        if (one->offset >= end) return VC_STEP_MORE;
+        if (one->offset >= end) return VC_RECLAIM_MORE;
         *offset = one->offset;
         vc_entry entry;
-        vc_step step = VC_STEP_MORE;
+        vc_reclaim_result step = VC_RECLAIM_MORE;
         if (decide(reclaim, one, terms, writer != NULL, &entry, fate) == COPY)
             step = copy(reclaim, one, &entry, terms, writer, fate);
-        if (step == VC_STEP_FULL) return step;
+        if (step == VC_RECLAIM_FULL) return step;
         reclaim->at++;
-        if (step != VC_STEP_MORE) return step;
+        if (step != VC_RECLAIM_MORE) return step;
     }
-    return VC_STEP_MORE;
+    return VC_RECLAIM_MORE;
 }

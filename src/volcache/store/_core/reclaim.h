@@ -33,13 +33,13 @@ typedef struct {
 } vc_fate;
 
 typedef enum {
-    VC_STEP_MORE,
-    VC_STEP_DONE,           /* all that were found were looked at */
-    VC_STEP_FULL,           /* the volume that gets the copies has no room for the next one */
-    VC_STEP_UNREADABLE,     /* the disk refused to read; errno says why */
-    VC_STEP_REFUSED,        /* the disk refused to write; errno says why */
-    VC_STEP_DAMAGED,        /* a record failed a check: it is at `offset` */
-} vc_step;
+    VC_RECLAIM_MORE,
+    VC_RECLAIM_DONE,           /* all that were found were looked at */
+    VC_RECLAIM_FULL,           /* the volume that gets the copies has no room for the next one */
+    VC_RECLAIM_UNREADABLE,     /* the disk refused to read; errno says why */
+    VC_RECLAIM_REFUSED,        /* the disk refused to write; errno says why */
+    VC_RECLAIM_DAMAGED,        /* a record failed a check: it is at `offset` */
+} vc_reclaim_result;
 
 typedef struct vc_reclaim vc_reclaim;
 
@@ -50,11 +50,11 @@ void vc_reclaim_free(vc_reclaim *reclaim);
 void vc_reclaim_collect(vc_reclaim *reclaim, uint32_t segments, const vc_terms *terms,
                         vc_fate *fate);
 /* Look at the records found until one begins at `end` or later, or until `copy_bytes` were copied.
- * After any result but VC_STEP_DONE, call it again to go on; a record that was refused was
- * passed, except after VC_STEP_FULL.
+ * After any result but VC_RECLAIM_DONE, call it again to go on; a record that was refused was
+ * passed, except after VC_RECLAIM_FULL.
  *   writer  gets the copies; NULL: nothing more is copied.
  *   offset  of the record that the result is about. */
-vc_step vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
+vc_reclaim_result vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
                         const vc_terms *terms, vc_writer *writer, vc_fate *fate,
                         uint64_t *offset);
 

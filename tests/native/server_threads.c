@@ -1,31 +1,34 @@
-/* The gate with its reader threads, between clients on real sockets and a bjoern made here.
+/* The loops with the executor of HTTP and the reader threads, between clients on real sockets and an
+ * application made here.
  *
- *     gate_threads SECONDS SEED
+ *     server_threads SECONDS SEED
  *
- * One thread runs the loop, as bjoern's does: it drives the gate, answers what is passed to
- * bjoern, appends records, and uses the volumes in a circle, so that it reclaims the oldest one
- * while its records may be read. Some threads are clients: they send several requests at a time
- * on several connections, and half of these are closed in the middle. Many reads find nothing
- * in memory and are left to the reader threads of the gate.
+ * One thread appends records, and uses the volumes in a circle, so that it reclaims the oldest one
+ * while its records may be read. Another answers what is forwarded, as bjoern does. Some threads are
+ * clients: they send several requests at a time on several connections, and half of these are
+ * closed in the middle. Many reads find nothing in memory and are left to the reader threads.
  *
  * Each value says which version of which key it is. What a client gets is the latest version or
- * a newer one; a miss, or an answer by bjoern, only if the key was deleted or its volume
+ * a newer one; a miss, or an answer of the application, only if the key was deleted or its volume
  * reclaimed. Answers come in the order of the requests. Any failed check aborts. */
 #define _GNU_SOURCE
-#include "gate.h"
+#include "http.h"
+#include "server.h"
 #include "versions.h"
 
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 enum {
     CLIENTS = 6,                /* threads */
     PARKED = 3,                 /* connections that each of them keeps at a time */
-    CONNECTIONS = 16,           /* that the gate accepts: not all of them */
-    PORTS = 1024,
+    CONNECTIONS = 16,           /* that are accepted: not all of them */
+    LOOPS = 2,
+    UPSTREAMS = 64,             /* connections to the application, at most */
     READERS = 4,
     VALUE_BYTES_MAX = 20000,
     ANSWER_BYTES_MAX = VALUE_BYTES_MAX + 3000,
@@ -34,12 +37,14 @@ enum {
 };
 
 static vc_clock store_clock;
-static vc_gate *gate;
+static vc_http *https[LOOPS];
+static vc_server *server;
 static vc_readers *readers;
-static const vc_hooks *hooks;
-static int wakeup, arrivals[2];
+static int listening, application;
+static atomic_bool is_ready = true, is_draining;
 static atomic_int clients_left;
-static uint64_t loop_random, stored, deletions, passed_on, cold;
+static atomic_ulong passed_on;
+static uint64_t writer_random, stored, deletions;
 
 static uint32_t value_length(uint32_t key, uint32_t version) {
     uint64_t n = nature(key, version);
@@ -61,7 +66,7 @@ static vc_calls system_calls(void) {
     return calls;
 }
 
-/* --- Appending, by the thread of the loop ------------------------------------------- */
+/* --- Appending ---------------------------------------------------------------------- */
 
 static void write_version(uint32_t key) {
     static uint8_t value[VALUE_BYTES_MAX + 8];
@@ -98,201 +103,79 @@ static void write_version(uint32_t key) {
     deletions += !is_put;
 }
 
-/* --- The loop: what link.c and bjoern do -------------------------------------------- */
+static void *run_writer(void *argument) {
+    (void)argument;
+    while (atomic_load(&clients_left)) {
+        uint64_t dice = next_random(&writer_random);
+        for (uint64_t left = dice % 4; left; left--)
+            write_version((uint32_t)(next_random(&writer_random) % (dice >> 9 & 1 ? 20 : KEYS)));
+        usleep(200);
+    }
+    return NULL;
+}
+
+/* --- The application -------------------------------------------------------------------- */
 
 typedef struct {
-    bool is_open, is_reading, is_paused, is_fed, watches_writes, closes;
-    char message[600], answer[1500];
-    size_t message_length, answer_length, answer_at;
-} port;
+    int fd;
+    char message[1000];
+    size_t length;
+} upstream;
 
-static port *ports[PORTS];
-static unsigned open_ports;
-
-static void install(const vc_hooks *installed) { hooks = installed; }
-
-static void pause_reading(int fd) {
-    CHECK(ports[fd]->is_open && ports[fd]->is_reading);
-    ports[fd]->is_paused = true;
-    ports[fd]->is_fed = false;
-}
-
-static void resume_reading(int fd) {
-    CHECK(ports[fd]->is_open && ports[fd]->is_reading);
-    ports[fd]->is_paused = false;
-    ports[fd]->is_fed = true;
-}
-
-static void watch_writes(int fd, bool is_on) {
-    CHECK(ports[fd]->is_open && ports[fd]->is_reading);
-    ports[fd]->watches_writes = is_on;
-}
-
-static void wake(void) {
-    uint64_t one = 1;
-    CHECK(write(wakeup, &one, sizeof one) == sizeof one);
-}
-
-static void close_port(int fd) {
-    hooks->closing(hooks->context, fd);
-    ports[fd]->is_open = false;
-    open_ports--;
-    close(fd);
-}
-
-static void start_reading(int fd) {
-    port *at = ports[fd];
-    at->message_length = 0;
-    at->is_reading = true;
-    if (hooks->awaits(hooks->context, fd)) at->is_fed = true;
-}
-
-/* If the message is complete, begin to answer it: with its first line and its body. */
-static void answer_message(port *at) {
-    const char *stop = memmem(at->message, at->message_length, "\r\n\r\n", 4);
-    CHECK(stop);
-    const char *end = memchr(at->message, '\r', at->message_length);
+/* Answer the message, if it is whole: with its first line and its body. */
+static void answer_message(upstream *at) {
+    static const char REMOTE[] = "X-Volcache-Remote: 127.0.0.1\r\n";
+    char answer[1500];
+    const char *stop = memmem(at->message, at->length, "\r\n\r\n", 4);
+    if (!stop) return;
+    const char *end = memchr(at->message, '\r', at->length);
+    CHECK(!memcmp(end + 2, REMOTE, sizeof REMOTE - 1));
     size_t head = (size_t)(stop - at->message);
     const char *length = memmem(at->message, head, "Content-Length: ", 16);
     size_t body = length ? strtoul(length + 16, NULL, 10) : 0;
     size_t whole = head + 4 + body, line = (size_t)(end - at->message);
-    CHECK(at->message_length <= whole);
-    if (at->message_length < whole) return;
+    CHECK(at->length <= whole);
+    if (at->length < whole) return;
     bool is_head = !memcmp(at->message, "HEAD ", 5);
-    at->closes = memmem(at->message, head, "Connection: close", 17);
-    at->answer_length = (size_t)snprintf(
-        at->answer, sizeof at->answer,
-        "HTTP/1.1 200 OK\r\nX-Request: %.*s\r\nContent-Length: %zu\r\n\r\n%.*s", (int)line,
-        at->message, body, is_head ? 0 : (int)body, stop + 4);
-    at->answer_at = 0;
-    at->is_reading = at->is_fed = false;
-    passed_on++;
+    int written = snprintf(answer, sizeof answer,
+                           "HTTP/1.1 200 OK\r\nX-Request: %.*s\r\nContent-Length: %zu\r\n"
+                           "Connection: Keep-Alive\r\n\r\n%.*s",
+                           (int)line, at->message, body, is_head ? 0 : (int)body, stop + 4);
+    CHECK(send(at->fd, answer, (size_t)written, MSG_NOSIGNAL) == written);
+    at->length = 0;
+    atomic_fetch_add(&passed_on, 1);
 }
 
-static void read_port(int fd) {
-    static char buffer[65536];
-    port *at = ports[fd];
-    CHECK(at->is_open && at->is_reading);
-    ssize_t got = hooks->take(hooks->context, fd, buffer, sizeof buffer);
-    if (got == 0 || (got < 0 && errno != EAGAIN)) {
-        close_port(fd);
-        return;
-    }
-    if (got < 0) return;
-    CHECK(at->message_length + (size_t)got <= sizeof at->message);
-    memcpy(at->message + at->message_length, buffer, (size_t)got);
-    at->message_length += (size_t)got;
+/* Returns false at the end of the connection. */
+static bool read_upstream(upstream *at) {
+    ssize_t got = recv(at->fd, at->message + at->length, sizeof at->message - at->length, 0);
+    if (got <= 0) return false;
+    at->length += (size_t)got;
     answer_message(at);
+    return true;
 }
 
-static void deliver(int fd) { read_port(fd); }
-
-static const vc_link test_link = {VC_LINK_VERSION, install, pause_reading, resume_reading,
-                                  watch_writes,    deliver, wake, NULL, NULL};
-
-static void write_port(int fd) {
-    port *at = ports[fd];
-    ssize_t sent = send(fd, at->answer + at->answer_at, at->answer_length - at->answer_at,
-                        MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) {
-        if (errno != EAGAIN) close_port(fd);
-        return;
-    }
-    hooks->written(hooks->context, fd);
-    at->answer_at += (size_t)sent;
-    if (at->answer_at < at->answer_length) return;
-    if (at->closes) close_port(fd);
-    else start_reading(fd);
-}
-
-static void accept_port(int fd) {
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    int bytes = next_random(&loop_random) % 2 ? 1 : 1 << 20;
-    CHECK(fd < PORTS && fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
-    if (!ports[fd]) ports[fd] = malloc(sizeof *ports[fd]);
-    CHECK(ports[fd]);
-    memset(ports[fd], 0, offsetof(port, message));
-    if (!hooks->accepted(hooks->context, fd, (struct sockaddr *)&address)) {
-        close(fd);
-        return;
-    }
-    ports[fd]->is_open = true;
-    open_ports++;
-    start_reading(fd);
-}
-
-static void read_arrivals(void) {
-    int fds[16];
-    ssize_t got = read(arrivals[0], fds, sizeof fds);
-    CHECK(got > 0 || errno == EAGAIN);
-    for (ssize_t i = 0; i < got / (ssize_t)sizeof *fds; i++) accept_port(fds[i]);
-}
-
-static void handle_events(int fd, short events) {
-    port *at = ports[fd];
-    if (events & POLLNVAL) abort();
-    bool has_room = events & (POLLOUT | POLLERR | POLLHUP);
-    if (at->is_open && at->watches_writes && has_room) hooks->writable(hooks->context, fd);
-    if (at->is_open && !at->is_reading && has_room) write_port(fd);
-    if (at->is_open && at->is_reading && !at->is_paused &&
-        (at->is_fed || events & (POLLIN | POLLERR | POLLHUP))) {
-        at->is_fed = false;
-        if (hooks->readable(hooks->context, fd)) read_port(fd);
-    }
-}
-
-/* Wait for events and handle them. */
-static void run_once(void) {
-    static struct pollfd waits[PORTS + 2];
-    nfds_t count = 2;
-    int timeout = 5;
-    hooks->settle(hooks->context);
-    waits[0] = (struct pollfd){wakeup, POLLIN, 0};
-    waits[1] = (struct pollfd){arrivals[0], POLLIN, 0};
-    for (int fd = 0; fd < PORTS; fd++) {
-        const port *at = ports[fd];
-        if (!at || !at->is_open) continue;
-        short events = 0;
-        if (at->is_reading && !at->is_paused) events |= POLLIN;
-        if (!at->is_reading || at->watches_writes) events |= POLLOUT;
-        if (at->is_fed) timeout = 0;
-        if (events) waits[count++] = (struct pollfd){fd, events, 0};
-    }
-    CHECK(poll(waits, count, timeout) >= 0 || errno == EINTR);
-    if (waits[0].revents) {
-        uint64_t number;
-        CHECK(read(wakeup, &number, sizeof number) == sizeof number);
-        hooks->woken(hooks->context);
-    }
-    for (nfds_t i = 2; i < count; i++) handle_events(waits[i].fd, waits[i].revents);
-    if (waits[1].revents) read_arrivals();
-}
-
-static void on_events(void *context) {
-    size_t length;
-    vc_gate_counts counts;
-    (void)context;
-    vc_gate_take_events(gate, &length);
-    vc_gate_take_counts(gate, &counts);
-    vc_gate_set_ready(gate, true);
-}
-
-static void *run_loop(void *argument) {
-    struct timespec now, last = {0};
+static void *run_application(void *argument) {
+    static upstream upstreams[UPSTREAMS + 1];
+    static struct pollfd waits[UPSTREAMS + 1];
+    nfds_t count = 1;
     (void)argument;
-    while (atomic_load(&clients_left) || open_ports) {
-        run_once();
-        uint64_t dice = next_random(&loop_random);
-        for (uint64_t left = dice % 4; left; left--)
-            write_version((uint32_t)(next_random(&loop_random) % (dice >> 9 & 1 ? 20 : KEYS)));
-        if ((dice >> 10) % 64 == 0) hooks->make_room(hooks->context);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if (now.tv_sec == last.tv_sec && now.tv_nsec - last.tv_nsec < 10000000) continue;
-        hooks->tick(hooks->context);
-        last = now;
+    waits[0] = (struct pollfd){application, POLLIN, 0};
+    for (;;) {
+        CHECK(poll(waits, count, -1) > 0);
+        for (nfds_t i = count - 1; i > 0; i--) {
+            if (!waits[i].revents || read_upstream(&upstreams[i])) continue;
+            close(waits[i].fd);
+            upstreams[i] = upstreams[--count];
+            waits[i] = waits[count];
+        }
+        if (!waits[0].revents) continue;
+        int fd = accept4(application, NULL, NULL, SOCK_CLOEXEC);
+        if (fd < 0) return NULL; /* It was shut down. */
+        CHECK(count <= UPSTREAMS);
+        upstreams[count] = (upstream){.fd = fd};
+        waits[count++] = (struct pollfd){fd, POLLIN, 0};
     }
-    return NULL;
 }
 
 /* --- The clients -------------------------------------------------------------------- */
@@ -303,11 +186,11 @@ typedef struct {
     kind kind;
     uint32_t key;
     uint64_t before;            /* what was finished when it was sent */
-    char line[40];              /* as bjoern sees it */
+    char line[40];              /* as the application sees it */
 } request;
 
 /* What is counted of requests and of connections. */
-enum { ALL, VALUES, MISSES, BY_BJOERN, BROKEN, ENDED, COUNTS };
+enum { ALL, VALUES, MISSES, FORWARDED, BROKEN, ENDED, COUNTS };
 
 typedef struct {
     pthread_t thread;
@@ -320,14 +203,13 @@ typedef struct {
 } client;
 
 static int connect_client(client *c) {
-    int pair[2];
-    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
-    if (next_random(&c->random) % 2) {
-        int bytes = 1;
-        setsockopt(pair[1], SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
-    }
-    CHECK(write(arrivals[1], pair, sizeof *pair) == sizeof *pair);
-    return pair[1];
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), bytes = 1;
+    if (next_random(&c->random) % 2) setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+    CHECK(!getsockname(listening, (struct sockaddr *)&address, &length));
+    CHECK(!connect(fd, (struct sockaddr *)&address, length));
+    return fd;
 }
 
 /* Write some requests to `text`. Returns its length. */
@@ -343,7 +225,7 @@ static size_t make_requests(client *c, request *requests, unsigned count) {
         to->key = (uint32_t)(dice >> 16) % (dice >> 12 & 1 ? 20 : KEYS);
         to->before = atomic_load(&finished[to->key]);
         snprintf(to->line, sizeof to->line, "%s%u HTTP/1.1\r\n", PATHS[to->kind], to->key);
-        const char *rest = to->kind == GET_SPECIAL ? "Range: bytes=0-1\r\n\r\n"
+        const char *rest = to->kind == GET_SPECIAL ? "Range: bytes=0-0,2-2\r\n\r\n"
                            : to->kind == PUT_BODY  ? "Content-Length: 6\r\n\r\nabcdef"
                                                    : "\r\n";
         length += (size_t)snprintf(c->text + length, sizeof c->text - length,
@@ -396,14 +278,17 @@ static bool check_answer(client *c, int fd, const request *sent) {
         CHECK(sent->kind != GET_NOTHING);
         CHECK(sent->kind == PUT_BODY ? length == 6 && !memcmp(at, "abcdef", 6) : !length);
         CHECK(sent->kind != GET_VALUE || !must_be_found(sent->key, sent->before));
-        c->counts[BY_BJOERN]++;
+        c->counts[FORWARDED]++;
     } else if (!memcmp(c->got + 9, "200 ", 4)) {
         CHECK(sent->kind == GET_VALUE || sent->kind == HEAD_VALUE);
         if (sent->kind == GET_VALUE) check_value(sent, at, length);
         c->counts[VALUES]++;
+    } else if (!memcmp(c->got + 9, "503 ", 4)) {
+        c->got_length = 0;
+        return false; /* There are too many connections. */
     } else {
         CHECK(!memcmp(c->got + 9, "404 ", 4));
-        bool is_read = sent->kind == GET_VALUE || sent->kind == HEAD_VALUE;
+        bool is_read = sent->kind != PUT_BODY;
         CHECK(sent->kind == GET_NOTHING ||
               (is_read && !must_be_found(sent->key, sent->before)));
         c->counts[MISSES]++;
@@ -472,69 +357,115 @@ static void *run_client(void *argument) {
 
 /* --- All of it ---------------------------------------------------------------------- */
 
-static void open_pipes(void) {
-    wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    CHECK(wakeup >= 0 && pipe2(arrivals, O_CLOEXEC) == 0);
-    CHECK(fcntl(arrivals[0], F_SETFL, O_NONBLOCK) == 0);
+static void drop_events(void *context) {
+    size_t length;
+    (void)vc_http_take_events(*(vc_http **)context, &length);
 }
 
-static void start_gate(void) {
-    static const uint8_t hash_key[16] = "gate_threads";
+static void on_change(void *context, unsigned loop) {
+    (void)context;
+    vc_http_settings settings = {.answers = true, .slow_ns = INT64_MAX};
+    /* What changes a key is forwarded. */
+    settings.may_write = (vc_tokens){.right[0] = {"token", 5}, .count = 1};
+    vc_http_change(https[loop], &settings);
+}
+
+static void make_executors(vc_served *served) {
+    for (unsigned i = 0; i < LOOPS; i++) {
+        vc_http_config config = {
+            .core = core,
+            .functions = &vc_functions,
+            .clock = &store_clock,
+            .is_ready = &is_ready,
+            .is_draining = &is_draining,
+            .logs_all = true,
+            .key_size = 100,
+            .value_size = 1000,
+            .long_ns = INT64_MAX,
+            .sample_mask = 0xFF,
+            .allow = "GET",
+            .on_events = drop_events,
+            .context = &https[i],
+        };
+        served->executors[i] = https[i] = vc_http_new(&config);
+        CHECK(https[i]);
+        on_change(NULL, i);
+    }
+}
+
+/* Listen, for clients and as the application; the socket of that has no name in a folder. */
+static void open_sockets(struct sockaddr_un *path) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    char folder[] = "/tmp/application.XXXXXX";
+    int bytes = 1;
+    *path = (struct sockaddr_un){.sun_family = AF_UNIX};
+    CHECK(mkdtemp(folder));
+    snprintf(path->sun_path, sizeof path->sun_path, "%s/socket", folder);
+    listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    CHECK(!setsockopt(listening, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes));
+    CHECK(!bind(listening, (struct sockaddr *)&address, sizeof address) && !listen(listening, 100));
+    application = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(!bind(application, (struct sockaddr *)path, sizeof *path) && !listen(application, 100));
+}
+
+static void remove_socket(struct sockaddr_un *path) {
+    CHECK(!unlink(path->sun_path));
+    *strrchr(path->sun_path, '/') = 0;
+    CHECK(!rmdir(path->sun_path));
+}
+
+static void start_server(const char *path) {
+    static const uint8_t hash_key[16] = "server_threads";
     w.calls = system_calls();
     w.pending_max = SIZE_MAX;
     core = vc_core_new(&w.calls, hash_key, 1 << 24, VOLUMES, 0);
     vc_putting how = {.due_bytes = UINT64_MAX};
-    vc_core_set_putting(core, &how);
     CHECK(core);
+    vc_core_set_putting(core, &how);
     start_volume();
     readers = vc_readers_new(core, &vc_functions, READERS);
     CHECK(readers);
-    vc_gate_config config = {
-        .link = &test_link,
-        .io = &vc_gate_sockets,
+    vc_server_config config = {
+        .loops = LOOPS,
+        .protocols[0] = {.calls = &vc_http_protocol,
+                         .head_ns = INT64_C(600000000000),
+                         .idle_ns = 100000000,
+                         .connections = CONNECTIONS},
+        .listeners[0] = {.fd = listening},
+        .listener_count = 1,
+        .memory = 1 << 20,
+        .transfer_ns = INT64_C(600000000000),
         .core = core,
         .functions = &vc_functions,
-        .clock = &store_clock,
-        .answers = true,
-        .logs_all = true,
-        .key_size = 100,
-        .value_size = 1000,
-        .body_memory = 64000,
         .readers = readers,
-        .connections = CONNECTIONS,
-        .head_ns = INT64_C(600000000000),
-        .idle_ns = 100000000,
-        .transfer_ns = INT64_C(600000000000),
-        .slow_ns = INT64_MAX,
-        .long_ns = INT64_MAX,
-        .sample_mask = 0xFF,
-        .allow = "GET",
-        .on_events = on_events,
+        .application = path,
+        .on_change = on_change,
     };
-    gate = vc_gate_new(&config);
-    CHECK(gate);
-    install(vc_gate_hooks(gate));
-    vc_gate_set_ready(gate, true);
+    make_executors(&config.protocols[0]);
+    server = vc_server_new(&config);
+    CHECK(server && vc_server_start(server));
 }
 
-static void end_gate(void) {
-    vc_gate_stats stats;
-    vc_gate_get_stats(gate, &stats);
-    CHECK(!stats.open && !stats.waiting && stats.most <= CONNECTIONS);
-    cold = stats.cold;
+static uint64_t end_server(void) {
+    vc_server_figures figures;
+    is_draining = true;
+    vc_server_drain(server, INT64_C(10000000000));
+    vc_server_get_figures(server, &figures);
+    const vc_protocol_figures *http = &figures.protocols[0];
+    CHECK(!http->open && !figures.held && !figures.reserved && !figures.waiting_for_disk);
+    CHECK(http->most <= CONNECTIONS + LOOPS);
     printf("%" PRIu64 " connections; %" PRIu64 " closed for room, %" PRIu64 " idle; %" PRIu64
            " turned away\n",
-           stats.accepted, stats.closed_for_room, stats.closed_idle, stats.turned_away);
-    vc_gate_free(gate);
+           http->accepted, http->closed_for_room, http->closed_idle, http->turned_away);
+    vc_server_free(server);
+    for (unsigned i = 0; i < LOOPS; i++) vc_http_free(https[i]);
     vc_readers_free(readers);
     vc_core_close(core);
     vc_core_free(core);
     vc_writer_free(&w.writer);
     for (int i = 0; i < VOLUMES; i++) close(descriptors[i]);
-    for (int i = 0; i < PORTS; i++) free(ports[i]);
-    close(wakeup);
-    close(arrivals[0]);
-    close(arrivals[1]);
+    close(listening);
+    return figures.cold;
 }
 
 int main(int count, char **arguments) {
@@ -542,13 +473,15 @@ int main(int count, char **arguments) {
     double seconds = count > 1 ? atof(arguments[1]) : 5;
     uint64_t random = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
     uint64_t total[COUNTS] = {0};
-    pthread_t loop;
-    loop_random = next_random(&random);
+    struct sockaddr_un path;
+    pthread_t writer, bjoern;
+    writer_random = next_random(&random);
     open_files();
-    open_pipes();
-    start_gate();
+    open_sockets(&path);
+    start_server(path.sun_path);
     clients_left = CLIENTS;
-    CHECK(!pthread_create(&loop, NULL, run_loop, NULL));
+    CHECK(!pthread_create(&writer, NULL, run_writer, NULL));
+    CHECK(!pthread_create(&bjoern, NULL, run_application, NULL));
     for (int i = 0; i < CLIENTS; i++) {
         clients[i].random = next_random(&random);
         clients[i].end = seconds_now() + seconds;
@@ -559,15 +492,18 @@ int main(int count, char **arguments) {
         CHECK(!pthread_join(clients[i].thread, NULL));
         for (int j = 0; j < COUNTS; j++) total[j] += clients[i].counts[j];
     }
-    CHECK(!pthread_join(loop, NULL));
-    end_gate();
-    CHECK(total[VALUES] && total[MISSES] && total[BY_BJOERN] && cold);
+    CHECK(!pthread_join(writer, NULL));
+    uint64_t cold = end_server();
+    CHECK(!shutdown(application, SHUT_RDWR) && !pthread_join(bjoern, NULL));
+    close(application);
+    remove_socket(&path);
+    CHECK(total[VALUES] && total[MISSES] && total[FORWARDED] && cold);
     printf("%" PRIu64 " requests: %" PRIu64 " values, %" PRIu64 " misses, %" PRIu64
-           " by bjoern; %" PRIu64 " broken off, %" PRIu64 " ended by the gate\n",
-           total[ALL], total[VALUES], total[MISSES], total[BY_BJOERN], total[BROKEN],
+           " by the application; %" PRIu64 " broken off, %" PRIu64 " ended by the server\n",
+           total[ALL], total[VALUES], total[MISSES], total[FORWARDED], total[BROKEN],
            total[ENDED]);
-    printf("%" PRIu64 " cold reads, %" PRIu64 " passed on; %" PRIu64 " puts, %" PRIu64
+    printf("%" PRIu64 " cold reads, %lu forwarded; %" PRIu64 " puts, %" PRIu64
            " deletions, %lu rotations\n",
-           cold, passed_on, stored, deletions, rotations);
+           cold, (unsigned long)passed_on, stored, deletions, rotations);
     return 0;
 }

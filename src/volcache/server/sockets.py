@@ -1,33 +1,23 @@
 """
-bjoern: open or inherit the listening socket, and serve.
+Listening sockets: opened, or inherited from systemd.
 
 An inherited socket is one that systemd opened (socket activation). It outlives the
 process: while no process accepts, as during a restart, new connections wait in the
 kernel's queue instead of being refused. sd_listen_fds(3) defines the protocol: LISTEN_PID
 and LISTEN_FDS state that this process was passed descriptors, from number 3 on.
-
-Graceful shutdown is in `drain.py`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import socket
 from typing import TYPE_CHECKING, Final
 
-from volcache.errors import CoreMissingError, ListenError
-from volcache.server.drain import DRAIN_SECONDS, Drainer
-
-try:
-    from volcache.server import _bjoern
-except ImportError as error:
-    raise CoreMissingError(str(error)) from error
+from volcache.errors import ListenError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
-    from wsgiref.types import WSGIApplication
+    from collections.abc import MutableMapping
 
 FIRST_DESCRIPTOR: Final = 3
 _VARIABLES: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
@@ -49,7 +39,7 @@ def listen(ip: str, port: int) -> socket.socket:
         port: 0 to 65535; 0 picks a free one, see `getsockname`.
 
     Returns:
-        A socket for `serve`; the caller closes it.
+        A socket that does not block; the caller closes it.
 
     Raises:
         ListenError: The address cannot be listened on. The text names the remedy.
@@ -82,8 +72,8 @@ def activated_listener(environ: MutableMapping[str, str]) -> socket.socket | Non
             process takes them for its own.
 
     Returns:
-        A socket for `serve`; the caller closes it and must not shut it down. None if
-        none was passed, or if it was passed to another process.
+        A socket that does not block; the caller closes it and must not shut it down.
+        None if none was passed, or if it was passed to another process.
 
     Raises:
         ListenError: Not exactly one socket was passed, or it does not listen for TCP.
@@ -128,49 +118,9 @@ def _require_tcp_listener(listener: socket.socket) -> None:
 
 
 def _set_connection_options(listener: socket.socket) -> None:
-    """Set what bjoern needs; accepted connections inherit the two options."""
+    """Set what the loops need; accepted connections inherit the two options."""
     # Without TCP_NODELAY a response of more than one segment takes 44 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # Finds out that a client has disappeared.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listener.setblocking(False)  # noqa: FBT003 - The library's signature.
-
-
-def gate_link() -> int:
-    """Return the address of the `vc_link` in bjoern."""
-    library = ctypes.CDLL(_bjoern.__file__)
-    return ctypes.addressof(ctypes.c_char.in_dll(library, "volcache_link"))
-
-
-def serve(
-    listener: socket.socket,
-    app: WSGIApplication,
-    *,
-    drain_seconds: float = DRAIN_SECONDS,
-    owns_listener: bool = True,
-    on_draining: Callable[[], None] = lambda: None,
-    on_hangup: Callable[[], None] | None = None,
-) -> None:
-    """
-    Answer requests until SIGTERM or SIGINT, then drain; main thread only.
-
-    The first signal starts the drain: no connection is accepted, idle connections are
-    closed, and requests in progress are answered for up to `drain_seconds`; then the
-    remaining connections are closed. Further signals are ignored. Returns when the last
-    connection is closed, with signal handlers and mask as before. The listening socket
-    is not closed.
-
-    Args:
-        listener: From `listen` or `activated_listener`.
-        app: Called once for each request; must not raise.
-        drain_seconds: The longest time for requests in progress, 0 or more.
-        owns_listener: Whether connections are refused while draining. False for an
-            inherited socket: they wait for the next process.
-        on_draining: Called once when the drain starts, by another thread; must not
-            raise.
-        on_hangup: Called on SIGHUP, by another thread; must not raise. Requires
-            `block_hangups` first. None leaves SIGHUP as it is.
-    """
-    drainer = Drainer(listener, drain_seconds, owns_listener, on_draining, on_hangup)
-    with drainer.running():
-        _bjoern.server_run(listener, app)

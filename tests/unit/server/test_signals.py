@@ -1,4 +1,4 @@
-"""drain.py: blocked signals. Draining is tested in tests/integration/test_stopping.py."""
+"""signals.py: blocked signals. Stopping is tested in tests/integration/test_stopping.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.program import ended
 # A process of its own: a signal to the test process may reach another of its threads.
 SCRIPT = """
 import os, signal
-from volcache.server.drain import block_hangups, stop_signals_blocked
+from volcache.server.signals import block_hangups, stop_signals_blocked
 
 # A signal that arrives while the process stops has no effect; blocks can be nested.
 with stop_signals_blocked():

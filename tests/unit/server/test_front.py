@@ -1,4 +1,4 @@
-"""gate.py: the limits of connections."""
+"""front.py: the limits of connections."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from volcache.server.gate import connections_max, raise_descriptor_limit
+from volcache.server.front import connections_max, raise_descriptor_limit
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,9 @@
-"""bjoern.py: listening, socket activation, and serving within one process."""
+"""sockets.py: listening, and socket activation."""
 
 from __future__ import annotations
 
 import errno
-import gc
 import os
-import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +13,8 @@ import pytest
 
 from support.ports import pick_port
 from volcache.errors import ListenError
-from volcache.server import bjoern as module
-from volcache.server.bjoern import activated_listener, listen, serve
+from volcache.server import sockets as module
+from volcache.server.sockets import activated_listener, listen
 
 
 def descriptors() -> int:
@@ -25,7 +23,7 @@ def descriptors() -> int:
 
 
 def require_options(listener: socket.socket) -> None:
-    """Require what bjoern needs: options that connections inherit, and no waiting."""
+    """Require what the loops need: options that connections inherit, and no waiting."""
     assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
@@ -70,27 +68,9 @@ def test_every_cause_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
         (errno.EIO, "check ip"),
     ):
         refuse = Mock(side_effect=OSError(number, os.strerror(number)))
-        monkeypatch.setattr("volcache.server.bjoern.socket.socket", refuse)
+        monkeypatch.setattr("volcache.server.sockets.socket.socket", refuse)
         with pytest.raises(ListenError, match=rf"on \[::1\]:80: .*{remedy}"):
             listen("::1", 80)
-
-
-@pytest.mark.slow
-def test_failed_loop_restores_signals() -> None:
-    """The error of bjoern is raised; handlers, mask and descriptors are as before."""
-    listener = listen("127.0.0.1", 0)
-    listener.close()
-
-    def state() -> tuple[object, ...]:
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        return [signal.getsignal(number) for number in numbers], mask, descriptors()
-
-    gc.collect()  # It may close what other tests have left open.
-    before = state()
-    with pytest.raises(ValueError, match="descriptor"):
-        serve(listener, Mock())
-    assert state() == before
 
 
 # --- Socket activation -------------------------------------------------------------
@@ -111,7 +91,7 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
             return  # The test has closed it.
 
 
-def test_passed_socket_gets_the_options_bjoern_needs(passed: socket.socket) -> None:
+def test_passed_socket_gets_the_options_of_connections(passed: socket.socket) -> None:
     """It is the same socket; the variables are removed."""
     environ = ENVIRONMENT | {"LISTEN_FDNAMES": "volcache", "HOME": "/"}
     listener = activated_listener(environ)

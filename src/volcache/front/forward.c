@@ -1,0 +1,454 @@
+#define _GNU_SOURCE
+#include "forward.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "common.h"
+#include "request.h"
+
+enum {
+    FORWARD_HEAD_BYTES = 16384,     /* of an answer */
+    FORWARD_KEPT = 16,              /* connections without a request, at most */
+    FORWARD_ACTIVE = 512,           /* with one; bjoern answers one after the other anyway */
+    FORWARD_ROUNDS = 8,             /* of a turn */
+};
+
+/* A connection to bjoern. */
+typedef struct vc_upstream {
+    vc_watch watch;
+    SLIST_ENTRY(vc_upstream) next;
+    vc_upstreams *pool;
+    struct vc_exchange *exchange;   /* NULL: it is kept, or what comes is dropped */
+    bool is_readable;
+    bool is_busy;               /* the answer to its request is not whole */
+    bool closes;                /* it is not used again */
+    bool is_head;               /* the answer has no body */
+    bool has_head;              /* the head of the answer is whole */
+    uint64_t left;              /* bytes of the answer's body that are to come */
+    size_t head_used;
+    char head[FORWARD_HEAD_BYTES];
+} vc_upstream;
+
+struct vc_upstreams {
+    vc_home *home;
+    const char *path;
+    unsigned kept, active;
+    SLIST_HEAD(vc_upstream_list, vc_upstream) idle, busy;
+};
+
+/* A request and its answer. */
+struct vc_exchange {
+    vc_connection *client;
+    vc_upstream *upstream;      /* NULL: it waits for one */
+    char *request;              /* bytes from `at` to `used` are to be sent */
+    size_t at, used;
+    uint64_t body_left;
+    bool is_chunked, is_head, keeps_alive;
+    bool has_answer;            /* some of it was sent */
+    size_t gap;
+    uint64_t limit, bytes;
+    vc_chunks chunks;
+};
+
+/* --- Connections to bjoern -------------------------------------------------------------------- */
+
+static void forward_close_upstream(vc_upstream *u) {
+    vc_upstreams *pool = u->pool;
+    if (u->is_busy) SLIST_REMOVE(&pool->busy, u, vc_upstream, next);
+    else SLIST_REMOVE(&pool->idle, u, vc_upstream, next);
+    *(u->is_busy ? &pool->active : &pool->kept) -= 1;
+    if (u->exchange) u->exchange->upstream = NULL;
+    close(u->watch.fd);
+    free(u);
+}
+
+/* Its answer is whole: keep it for the next request. */
+static void forward_keep_upstream(vc_upstream *u) {
+    vc_upstreams *pool = u->pool;
+    if (u->closes || pool->kept == FORWARD_KEPT) {
+        forward_close_upstream(u);
+        return;
+    }
+    SLIST_REMOVE(&pool->busy, u, vc_upstream, next);
+    pool->active--;
+    SLIST_INSERT_HEAD(&pool->idle, u, next);
+    pool->kept++;
+    u->exchange = NULL;
+    u->is_busy = false;
+}
+
+static bool forward_drop_answer(vc_upstream *u);
+
+static void forward_on_ready(vc_watch *watch, uint32_t events) {
+    vc_upstream *u = (vc_upstream *)watch;
+    u->is_readable = u->is_readable || (events & ~(uint32_t)EPOLLOUT);
+    if (u->exchange) vc_connection_queue(u->exchange->client);
+    else if (u->is_busy) (void)forward_drop_answer(u);
+    else if (u->is_readable) forward_close_upstream(u);
+}
+
+static vc_upstream *forward_connect(vc_upstreams *pool) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    vc_upstream *u = calloc(1, sizeof(vc_upstream));
+    if (!u) return NULL;
+    strncpy(address.sun_path, pool->path, sizeof(address.sun_path) - 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    u->watch = (vc_watch){fd, forward_on_ready};
+    u->pool = pool;
+    if (fd >= 0 && !connect(fd, (struct sockaddr *)&address, sizeof(address)) &&
+        vc_loop_watch(&pool->home->loop, &u->watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET)) {
+        SLIST_INSERT_HEAD(&pool->idle, u, next);
+        pool->kept++;
+        return u;
+    }
+    if (fd >= 0) close(fd);
+    free(u);
+    return NULL;
+}
+
+/* Give an exchange a connection. Returns false if it has to wait for one. */
+static bool forward_get_upstream(struct vc_exchange *e) {
+    vc_upstreams *pool = e->client->home->upstreams;
+    if (pool->active == FORWARD_ACTIVE) return false;
+    vc_upstream *u = SLIST_FIRST(&pool->idle);
+    if (!u) u = forward_connect(pool);
+    if (!u) return false;
+    SLIST_REMOVE_HEAD(&pool->idle, next);
+    pool->kept--;
+    SLIST_INSERT_HEAD(&pool->busy, u, next);
+    pool->active++;
+    u->is_busy = true;
+    u->has_head = u->closes = false;
+    u->head_used = 0;
+    u->is_head = e->is_head;
+    u->exchange = e;
+    e->upstream = u;
+    return true;
+}
+
+vc_upstreams *vc_upstreams_new(vc_home *home, const char *path) {
+    vc_upstreams *pool = calloc(1, sizeof(vc_upstreams));
+    if (pool) *pool = (vc_upstreams){.home = home, .path = path};
+    return pool;
+}
+
+void vc_upstreams_free(vc_upstreams *pool) {
+    vc_upstream *u;
+    if (!pool) return;
+    while ((u = SLIST_FIRST(&pool->idle))) forward_close_upstream(u);
+    while ((u = SLIST_FIRST(&pool->busy))) forward_close_upstream(u);
+    free(pool);
+}
+
+/* --- The answer ----------------------------------------------------------------------------------- */
+
+/* Return the value of a field of the head, NULL without it. The head ends with a zero. */
+static const char *forward_field(const vc_upstream *u, const char *name) {
+    size_t length = strlen(name);
+    for (const char *line = strstr(u->head, "\r\n"); line && line[2]; line = strstr(line + 2, "\r\n"))
+        if (!strncasecmp(line + 2, name, length)) return line + 2 + length;
+    return NULL;
+}
+
+/* Understand the head of an answer. Returns false if it has no length. */
+static bool forward_parse_head(vc_upstream *u) {
+    const char *length = forward_field(u, "Content-Length:");
+    const char *connection = forward_field(u, "Connection:");
+    int status = atoi(u->head + sizeof("HTTP/1.1"));
+    bool has_body = !u->is_head && status != 204 && status != 304;
+    u->has_head = true;
+    u->left = has_body && length ? strtoull(length, NULL, 10) : 0;
+    u->closes = !connection || !strcasestr(connection, "keep-alive");
+    return length || !has_body;
+}
+
+/* Take bytes of a head; return how many, -1 if it is malformed. */
+static ssize_t forward_take_head(vc_upstream *u, const char *data, size_t length) {
+    size_t before = u->head_used, room = FORWARD_HEAD_BYTES - 1 - before;
+    memcpy(u->head + before, data, length < room ? length : room);
+    u->head_used += length < room ? length : room;
+    u->head[u->head_used] = 0;
+    size_t start = before < 3 ? 0 : before - 3;
+    const char *end = memmem(u->head + start, u->head_used - start, "\r\n\r\n", 4);
+    if (!end) return u->head_used == FORWARD_HEAD_BYTES - 1 ? -1 : (ssize_t)length;
+    u->head_used = (size_t)(end - u->head) + 4;
+    u->head[u->head_used] = 0;
+    return forward_parse_head(u) ? (ssize_t)(u->head_used - before) : -1;
+}
+
+/* Receive some of an answer to `to`: `*body` bytes of it belong to the body, and `*skipped` are
+ * before them. Returns 1 if there were some, 0 if none are there, -1 if it has failed. */
+static int forward_receive(vc_upstream *u, char *to, size_t room, size_t *skipped, size_t *body) {
+    *skipped = *body = 0;
+    if (!u->is_readable) return 0;
+    ssize_t got = recv(u->watch.fd, to, room, MSG_DONTWAIT);
+    if (got < 0 && vc_is_later(errno)) {
+        u->is_readable = false;
+        return 0;
+    }
+    if (got <= 0) return -1;
+    if (!u->has_head) {
+        ssize_t used = forward_take_head(u, to, (size_t)got);
+        if (used < 0) return -1;
+        *skipped = (size_t)used;
+        if (!u->has_head) return 1;
+    }
+    *body = (size_t)got - *skipped;
+    if (*body > u->left) return -1;
+    u->left -= *body;
+    return 1;
+}
+
+/* Receive the rest of an answer that is not wanted. */
+static bool forward_drop_answer(vc_upstream *u) {
+    vc_home *home = u->pool->home;
+    size_t skipped, body;
+    int got;
+    while ((got = forward_receive(u, home->buffer, VC_RECEIVE_BYTES, &skipped, &body)) > 0) {
+        if (!u->has_head || u->left) continue;
+        forward_keep_upstream(u);
+        return true;
+    }
+    if (got < 0) forward_close_upstream(u);
+    return got == 0;
+}
+
+/* --- The request ------------------------------------------------------------------------------------ */
+
+/* Send bytes to bjoern, and keep what its socket has no room for. Returns false if it failed. */
+static bool forward_send(struct vc_exchange *e, const char *data, size_t length) {
+    ssize_t sent = send(e->upstream->watch.fd, data, length, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && !vc_is_later(errno)) return false;
+    if (sent < 0) sent = 0;
+    e->at = 0;
+    e->used = length - (size_t)sent;
+    if (!e->used) return true;
+    char *rest = malloc(e->used);
+    if (rest) memcpy(rest, data + sent, e->used);
+    free(e->request);
+    e->request = rest;
+    e->client->extra = e->used;
+    return rest;
+}
+
+/* Send what was kept. */
+static bool forward_send_kept(struct vc_exchange *e) {
+    ssize_t sent = send(e->upstream->watch.fd, e->request + e->at, e->used - e->at,
+                        MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0) return vc_is_later(errno);
+    e->at += (size_t)sent;
+    if (e->at < e->used) return true;
+    free(e->request);
+    e->request = NULL;
+    e->at = e->used = e->client->extra = 0;
+    return true;
+}
+
+static bool forward_is_body_sent(const struct vc_exchange *e) {
+    return e->at == e->used && !e->body_left && !e->is_chunked;
+}
+
+typedef enum { FORWARD_GOOD, FORWARD_FAILED, FORWARD_REFUSED } forward_result;
+
+/* Forward bytes of the body; `*used`: how many belong to it. */
+static forward_result forward_body(struct vc_exchange *e, const char *data, size_t length,
+                                   size_t *used) {
+    vc_connection *c = e->client;
+    if (!e->is_chunked) {
+        *used = length < e->body_left ? length : (size_t)e->body_left;
+        e->body_left -= *used;
+        return forward_send(e, data, *used) ? FORWARD_GOOD : FORWARD_FAILED;
+    }
+    size_t written = 0;
+    char *to = c->home->out.at;
+    vc_chunks_state state =
+        vc_chunks_take(&e->chunks, data, length, used, to, &written, &c->stream->reason);
+    if (state == VC_CHUNKS_REFUSED || e->chunks.total > e->limit) {
+        vc_connection_refuse(c, state == VC_CHUNKS_REFUSED ? VC_REFUSED_CHUNKS : VC_REFUSED_SIZE);
+        return FORWARD_REFUSED;
+    }
+    e->is_chunked = state != VC_CHUNKS_END;
+    return forward_send(e, to, written) ? FORWARD_GOOD : FORWARD_FAILED;
+}
+
+/* Take some of the body from the client and forward it. Returns false if nothing can be moved now,
+ * or if it was the last time: see `*result`. */
+static bool forward_take_body(struct vc_exchange *e, forward_result *result) {
+    vc_connection *c = e->client;
+    size_t used, left = c->used - c->at;
+    if (left) {
+        size_t piece = left < VC_RECEIVE_BYTES ? left : VC_RECEIVE_BYTES;
+        *result = forward_body(e, c->input + c->at, piece, &used);
+        if (*result != FORWARD_REFUSED) vc_connection_use_input(c, used);
+        return *result == FORWARD_GOOD;
+    }
+    if (c->state != VC_COLLECTING) vc_connection_enter(c, VC_COLLECTING);
+    if (!c->is_readable) return false;
+    size_t room = VC_RECEIVE_BYTES;
+    if (!e->is_chunked && e->body_left < room) room = (size_t)e->body_left;
+    ssize_t got = vc_connection_receive(c, c->home->buffer, room);
+    if (got == 0) return false;
+    if (got < 0) {
+        vc_connection_close(c);
+        *result = FORWARD_REFUSED;
+        return false;
+    }
+    *result = forward_body(e, c->home->buffer, (size_t)got, &used);
+    if (*result != FORWARD_GOOD) return false;
+    /* What follows a chunked body is the next request. */
+    if (used < (size_t)got && !vc_connection_keep_input(c, c->home->buffer + used, (size_t)got - used))
+        *result = FORWARD_REFUSED;
+    else if (!vc_connection_progress(c, (size_t)got))
+        *result = FORWARD_REFUSED;
+    return *result == FORWARD_GOOD;
+}
+
+/* --- Exchanges -------------------------------------------------------------------------------------- */
+
+bool vc_forward_open(vc_connection *c) {
+    const vc_forward *from = &c->stream->forward;
+    static const char FIELD[] = VC_REMOTE_FIELD ": ";
+    struct vc_exchange *e = calloc(1, sizeof(struct vc_exchange));
+    const char *line = memmem(from->head, from->head_length, "\r\n", 2);
+    size_t first = (size_t)(line - from->head) + 2, length = from->head_length + strlen(c->remote) + 22;
+    char *request = malloc(length);
+    if (!e || !request) {
+        free(e);
+        free(request);
+        return false;
+    }
+    char *to = request;
+    memcpy(to, from->head, first);
+    to += first;
+    to += sprintf(to, "%s%s\r\n", FIELD, c->remote);
+    memcpy(to, from->head + first, from->head_length - first);
+    *e = (struct vc_exchange){
+        .client = c,
+        .request = request,
+        .used = (size_t)(to - request) + from->head_length - first,
+        .body_left = from->body_length,
+        .is_chunked = from->is_chunked,
+        .is_head = from->is_head,
+        .keeps_alive = from->keeps_alive,
+        .gap = from->gap,
+        .limit = from->limit,
+    };
+    c->exchange = e;
+    c->extra = e->used;
+    vc_count(&c->home->figures.forwarded, 1);
+    return true;
+}
+
+static void forward_free(vc_connection *c) {
+    free(c->exchange->request);
+    free(c->exchange);
+    c->exchange = NULL;
+    c->extra = 0;
+}
+
+void vc_forward_abandon(vc_connection *c) {
+    struct vc_exchange *e = c->exchange;
+    vc_upstream *u = e->upstream;
+    bool is_sent = forward_is_body_sent(e);
+    vc_connection_protocol(c)->sent(vc_connection_executor(c), c->stream, e->bytes);
+    if (u) u->exchange = NULL;
+    forward_free(c);
+    if (!u) return;
+    /* bjoern says nothing of a request that is not whole. */
+    if (is_sent) (void)forward_drop_answer(u);
+    else forward_close_upstream(u);
+}
+
+/* The application has failed. */
+static void forward_fail(vc_connection *c) {
+    struct vc_exchange *e = c->exchange;
+    if (e->upstream) forward_close_upstream(e->upstream);
+    if (e->has_answer) vc_connection_close(c);
+    else vc_connection_refuse(c, VC_REFUSED_APPLICATION);
+}
+
+static void forward_end(vc_connection *c) {
+    struct vc_exchange *e = c->exchange;
+    uint64_t bytes = e->bytes;
+    bool is_body_sent = forward_is_body_sent(e);
+    c->closes = !e->keeps_alive || !is_body_sent;
+    if (!is_body_sent) e->upstream->closes = true;
+    vc_connection_use_input(c, e->gap);
+    forward_keep_upstream(e->upstream);
+    forward_free(c);
+    vc_connection_answered(c, bytes);
+}
+
+/* Send a part of the answer. Returns false if nothing is left to be done now. */
+static bool forward_answer(vc_connection *c, size_t skipped, size_t body) {
+    static char CLOSE[] = "\r\nConnection: close\r\n\r\n", KEEP[] = "\r\nConnection: Keep-Alive\r\n\r\n";
+    struct vc_exchange *e = c->exchange;
+    vc_upstream *u = e->upstream;
+    struct iovec parts[3];
+    unsigned count = 0;
+    if (!u->has_head) return true;
+    if (!e->has_answer) {
+        size_t head = u->head_used;
+        bool is_known = head > sizeof(KEEP) && !memcmp(u->head + head - (sizeof(KEEP) - 1), KEEP,
+                                                       sizeof(KEEP) - 1);
+        if (is_known && !e->keeps_alive) head -= sizeof(KEEP) - 1;
+        else e->keeps_alive = is_known && e->keeps_alive;
+        parts[count++] = (struct iovec){u->head, head};
+        if (head != u->head_used) parts[count++] = (struct iovec){CLOSE, sizeof(CLOSE) - 1};
+    }
+    if (body) parts[count++] = (struct iovec){c->home->buffer + skipped, body};
+    e->has_answer = true;
+    e->bytes += body;
+    bool is_whole = !u->left;
+    if (!vc_connection_send(c, parts, count)) return false;
+    if (is_whole) {
+        forward_end(c);
+        return false;
+    }
+    vc_connection_enter(c, c->unsent ? VC_SENDING : VC_WAITING_FOR_APPLICATION);
+    return vc_connection_progress(c, 0) && !c->unsent;
+}
+
+/* Wait for the application, unless it is the client that has to go on. */
+static void forward_await(vc_connection *c) {
+    struct vc_exchange *e = c->exchange;
+    bool is_clients_turn = e->upstream && e->at == e->used && !forward_is_body_sent(e);
+    if (!is_clients_turn && c->state != VC_WAITING_FOR_APPLICATION)
+        vc_connection_enter(c, VC_WAITING_FOR_APPLICATION);
+}
+
+void vc_forward_serve(vc_connection *c) {
+    struct vc_exchange *e = c->exchange;
+    forward_result result = FORWARD_GOOD;
+    size_t skipped, body;
+    if (!e->upstream && !forward_get_upstream(e)) {
+        forward_await(c);
+        return;
+    }
+    for (int i = 0; i < FORWARD_ROUNDS; i++) {
+        if (e->at < e->used) result = forward_send_kept(e) ? FORWARD_GOOD : FORWARD_FAILED;
+        bool has_moved = result == FORWARD_GOOD && e->at == e->used && !forward_is_body_sent(e) &&
+                         forward_take_body(e, &result);
+        if (result == FORWARD_REFUSED) return;
+        int got = result == FORWARD_FAILED
+                      ? -1
+                      : forward_receive(e->upstream, c->home->buffer, VC_RECEIVE_BYTES, &skipped, &body);
+        if (got < 0) {
+            forward_fail(c);
+            return;
+        }
+        if (got && !forward_answer(c, skipped, body)) return;
+        if (!got && !has_moved) {
+            forward_await(c);
+            return;
+        }
+    }
+    vc_connection_queue(c);
+}

@@ -1,0 +1,115 @@
+#define _GNU_SOURCE
+#include "loop.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+enum { LOOP_EVENTS = 64 };
+static const int64_t LOOP_MS_NS = 1000000;
+
+static void loop_on_wakeup(vc_watch *watch, uint32_t events) {
+    (void)watch, (void)events; /* Edge-triggered: the number need not be read. */
+}
+
+bool vc_loop_open(vc_loop *loop, const vc_loop_owner *owner) {
+    *loop = (vc_loop){.owner = *owner, .wakeup.ready = loop_on_wakeup};
+    LIST_INIT(&loop->alarms);
+    loop->epoll = epoll_create1(EPOLL_CLOEXEC);
+    loop->wakeup.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (loop->wakeup.fd >= 0 && vc_loop_watch(loop, &loop->wakeup, EPOLLIN | EPOLLET)) return true;
+    vc_loop_close(loop);
+    return false;
+}
+
+void vc_loop_close(vc_loop *loop) {
+    if (loop->epoll >= 0) close(loop->epoll);
+    if (loop->wakeup.fd >= 0) close(loop->wakeup.fd);
+    loop->epoll = loop->wakeup.fd = -1;
+}
+
+void vc_loop_wake(vc_loop *loop) {
+    if (!atomic_exchange(&loop->is_woken, true)) (void)!eventfd_write(loop->wakeup.fd, 1);
+}
+
+void vc_loop_end(vc_loop *loop) {
+    loop->has_ended = true;
+    vc_loop_wake(loop);
+}
+
+int64_t vc_loop_stalled_ns(vc_loop *loop) {
+    int64_t turn_ns = loop->turn_ns;
+    return turn_ns ? vc_monotonic_ns() - turn_ns : 0;
+}
+
+/* --- Descriptors ---------------------------------------------------------------------------- */
+
+static bool loop_control(vc_loop *loop, int operation, vc_watch *watch, uint32_t events) {
+    struct epoll_event event = {.events = events, .data.ptr = watch};
+    return !epoll_ctl(loop->epoll, operation, watch->fd, &event);
+}
+
+bool vc_loop_watch(vc_loop *loop, vc_watch *watch, uint32_t events) {
+    return loop_control(loop, EPOLL_CTL_ADD, watch, events);
+}
+
+bool vc_loop_change(vc_loop *loop, vc_watch *watch, uint32_t events) {
+    return loop_control(loop, EPOLL_CTL_MOD, watch, events);
+}
+
+void vc_loop_unwatch(vc_loop *loop, vc_watch *watch) {
+    (void)loop_control(loop, EPOLL_CTL_DEL, watch, 0);
+}
+
+/* --- Alarms --------------------------------------------------------------------------------- */
+
+void vc_loop_set_alarm(vc_loop *loop, vc_alarm *alarm, int64_t after_ns) {
+    if (alarm->due_ns) LIST_REMOVE(alarm, next);
+    alarm->due_ns = after_ns < 0 ? 0 : vc_monotonic_ns() + after_ns;
+    if (alarm->due_ns) LIST_INSERT_HEAD(&loop->alarms, alarm, next);
+}
+
+/* Each loop has one or two alarms. */
+static vc_alarm *loop_first_alarm(const vc_loop *loop) {
+    vc_alarm *first = NULL, *one;
+    LIST_FOREACH(one, &loop->alarms, next)
+        if (!first || one->due_ns < first->due_ns) first = one;
+    return first;
+}
+
+static void loop_ring_alarms(vc_loop *loop) {
+    vc_alarm *first;
+    while ((first = loop_first_alarm(loop)) && first->due_ns <= vc_monotonic_ns()) {
+        vc_loop_set_alarm(loop, first, -1);
+        first->ring(first);
+    }
+}
+
+/* --- Rounds --------------------------------------------------------------------------------- */
+
+static int loop_timeout_ms(const vc_loop *loop) {
+    const vc_alarm *first = loop_first_alarm(loop);
+    int64_t wait_ns = loop->wait_ns;
+    if (first && first->due_ns - loop->now_ns < wait_ns) wait_ns = first->due_ns - loop->now_ns;
+    return wait_ns <= 0 ? 0 : (int)((wait_ns + LOOP_MS_NS - 1) / LOOP_MS_NS);
+}
+
+static void loop_round(vc_loop *loop) {
+    struct epoll_event events[LOOP_EVENTS];
+    loop->turn_ns = 0;
+    int count = epoll_wait(loop->epoll, events, LOOP_EVENTS, loop_timeout_ms(loop));
+    loop->turn_ns = loop->now_ns = vc_monotonic_ns();
+    for (int i = 0; i < count; i++) {
+        vc_watch *watch = events[i].data.ptr;
+        if (watch->fd >= 0) watch->ready(watch, events[i].events);
+    }
+    if (atomic_exchange(&loop->is_woken, false)) loop->owner.woken(loop->owner.context);
+    if (!LIST_EMPTY(&loop->alarms)) loop_ring_alarms(loop);
+    loop->wait_ns = loop->owner.turn(loop->owner.context);
+}
+
+void vc_loop_run(vc_loop *loop) {
+    while (!loop->has_ended) loop_round(loop);
+    loop->turn_ns = 0;
+}

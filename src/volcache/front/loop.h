@@ -1,0 +1,68 @@
+/* An event loop: descriptors, alarms, and what other threads hand to it. Knows no protocol.
+ *
+ * One round: wait; call `ready` of each descriptor that has events; take what other threads have
+ * handed over; ring alarms; call `turn` of the owner, which does a bounded amount of work.
+ *
+ * Threads. The loop belongs to the thread that calls `vc_loop_run`. Other threads may call
+ * `vc_loop_wake`, `vc_loop_end` and `vc_loop_stalled_ns`. */
+#ifndef VC_LOOP_H
+#define VC_LOOP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/queue.h>
+
+/* A descriptor. Its owner keeps it in memory until the end of the round in which it was closed. */
+typedef struct vc_watch {
+    int fd;
+    void (*ready)(struct vc_watch *watch, uint32_t events);
+} vc_watch;
+
+/* Something that happens once, at a time by the monotonic clock. */
+typedef struct vc_alarm {
+    LIST_ENTRY(vc_alarm) next;
+    int64_t due_ns;             /* 0: it is not set */
+    void (*ring)(struct vc_alarm *alarm);
+} vc_alarm;
+
+typedef struct {
+    /* Events were handled. Returns for how long the loop may wait until the next round. */
+    int64_t (*turn)(void *context);
+    /* Another thread has called `vc_loop_wake`. */
+    void (*woken)(void *context);
+    void *context;
+} vc_loop_owner;
+
+typedef struct {
+    vc_loop_owner owner;
+    int epoll;
+    vc_watch wakeup;
+    LIST_HEAD(vc_alarms, vc_alarm) alarms;
+    int64_t now_ns;             /* when the round began */
+    int64_t wait_ns;
+    _Atomic int64_t turn_ns;    /* when it began; 0: the loop waits */
+    _Atomic bool is_woken, has_ended;
+} vc_loop;
+
+/* Returns false without descriptors. */
+bool vc_loop_open(vc_loop *loop, const vc_loop_owner *owner);
+void vc_loop_close(vc_loop *loop);
+/* Go on until `vc_loop_end`. */
+void vc_loop_run(vc_loop *loop);
+void vc_loop_end(vc_loop *loop);
+void vc_loop_wake(vc_loop *loop);
+/* For how long the present round has taken; 0: the loop waits. */
+int64_t vc_loop_stalled_ns(vc_loop *loop);
+
+/* Call `watch->ready` when one of some events of epoll(7) occurs. Returns false without memory. */
+bool vc_loop_watch(vc_loop *loop, vc_watch *watch, uint32_t events);
+bool vc_loop_change(vc_loop *loop, vc_watch *watch, uint32_t events);
+/* Before the descriptor is closed, if others have it, too. */
+void vc_loop_unwatch(vc_loop *loop, vc_watch *watch);
+
+/* Ring after so many nanoseconds, in place of the time before; below 0: not at all. */
+void vc_loop_set_alarm(vc_loop *loop, vc_alarm *alarm, int64_t after_ns);
+
+#endif

@@ -1,0 +1,48 @@
+/* What the loops tell the thread of Python that works for them: that there are events, that a key
+ * is hot, that something is due after a change. No loop waits for that thread, unless there is no
+ * room for events. */
+#ifndef VC_NEWS_H
+#define VC_NEWS_H
+
+#include <stdatomic.h>
+
+#include "events.h"
+#include "record.h"
+
+/* A key that is to be promoted. */
+typedef struct {
+    uint32_t length;            /* of the whole event, with its key, in bytes */
+    uint32_t key_length;
+    uint64_t expires_ms;
+    char key[];
+} vc_hot_event;
+
+typedef struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t told, taken;
+    bool has_news;
+    uint64_t times_taken;
+    atomic_bool is_due;
+} vc_news;
+
+/* Of one loop; zero at first, except `news`. */
+typedef struct {
+    vc_news *news;
+    vc_events hot;
+} vc_reporter;
+
+void vc_news_start(vc_news *news);
+/* Wait until there are some, at most for a time. */
+void vc_news_wait(vc_news *news, int64_t timeout_ns);
+void vc_news_tell(vc_news *news);
+/* The events were taken. */
+void vc_news_end(vc_news *news);
+/* Whether something is due; from then on nothing is. */
+bool vc_news_take_due(vc_news *news);
+
+/* For `vc_http_config` and others; the context is a vc_reporter. */
+void vc_report_full(void *reporter);
+void vc_report_hot(void *reporter, const uint8_t *key, size_t length, const vc_record *record);
+void vc_report_due(void *reporter);
+
+#endif

@@ -1,0 +1,385 @@
+#define _GNU_SOURCE
+#include "server.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <netdb.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "common.h"
+#include "connection.h"
+#include "forward.h"
+
+enum {
+    SERVER_ACCEPTS = 16,
+    /* Of freed memory: as much as `malloc.py` lets the process keep. */
+    SERVER_KEPT_BYTES = 64 << 20,
+};
+static const int64_t SERVER_SECOND_NS = 1000000000;
+static const int64_t SERVER_TICK_NS = 100000000;
+/* While jobs are to be done, or the process stops. */
+static const int64_t SERVER_STEP_NS = 10000000;
+/* While no connection can be accepted for want of descriptors or memory. */
+static const int64_t SERVER_ACCEPT_PAUSE_NS = 500000000;
+/* Until then in a drain, clients may use a connection for one more request. */
+static const int64_t SERVER_QUIET_NS = 200000000;
+
+/* --- Accepting ---------------------------------------------------------------------------------- */
+
+/* Each connection wakes one of the loops. Returns false without memory. */
+static bool server_watch_listeners(vc_home *home, bool is_on) {
+    bool is_good = true;
+    for (unsigned i = 0; i < home->server->config.listener_count; i++) {
+        vc_watch *watch = &home->listeners[i].watch;
+        if (!is_on) vc_loop_unwatch(&home->loop, watch);
+        else is_good = vc_loop_watch(&home->loop, watch, EPOLLIN | EPOLLEXCLUSIVE) && is_good;
+    }
+    return is_good;
+}
+
+/* Close the connection of this loop that was idle longest. */
+static bool server_close_idle(vc_home *home, unsigned protocol) {
+    vc_connection *c = TAILQ_FIRST(&home->by_state[protocol][VC_IDLE]);
+    while (c && c->is_queued) c = TAILQ_NEXT(c, same_state);
+    if (!c) return false;
+    vc_count(&home->figures.protocols[protocol].closed_for_room, 1);
+    vc_connection_close_gently(c);
+    return true;
+}
+
+/* Try again later: the socket stays readable, and the loop would spin. */
+static void server_pause_accepting(vc_home *home, int error) {
+    (void)server_watch_listeners(home, false);
+    home->resume_ns = home->loop.now_ns + SERVER_ACCEPT_PAUSE_NS;
+    vc_count(&home->figures.failed_accepts, 1);
+    __atomic_store_n(&home->figures.accept_error, (uint64_t)error, __ATOMIC_RELAXED);
+}
+
+static void server_turn_away(vc_home *home, unsigned protocol, int fd) {
+    const vc_served *served = &home->server->config.protocols[protocol];
+    vc_stream *stream = calloc(1, served->calls->stream_size);
+    vc_out *out = &home->out;
+    out->used = out->count = 0;
+    if (stream) {
+        served->calls->refuse(served->executors[home->number], stream, VC_REFUSED_CONNECTION, out);
+        struct msghdr message = {.msg_iov = out->parts, .msg_iovlen = out->count};
+        (void)!sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    free(stream);
+    close(fd);
+    vc_count(&home->figures.protocols[protocol].turned_away, 1);
+}
+
+static void server_name_client(const struct sockaddr *address, socklen_t length, char *name,
+                               size_t room) {
+    if (address->sa_family == AF_UNIX) strcpy(name, "unix");
+    else if (getnameinfo(address, length, name, (socklen_t)room, NULL, 0, NI_NUMERICHOST)) *name = 0;
+}
+
+static void server_take(vc_home *home, unsigned protocol, int fd, const char *name) {
+    vc_server *server = home->server;
+    vc_protocol_figures *figures = &home->figures.protocols[protocol];
+    bool has_room = server->open[protocol] < server->config.protocols[protocol].connections ||
+                    server_close_idle(home, protocol);
+    if (!has_room || !vc_connection_open(home, protocol, fd, name)) {
+        server_turn_away(home, protocol, fd);
+        return;
+    }
+    uint64_t open = ++server->open[protocol];
+    vc_count(&figures->accepted, 1);
+    /* Another loop may have had more, at about the same time. */
+    if (open > server->most[protocol]) server->most[protocol] = open;
+}
+
+/* Returns false if none is waiting, or none can be accepted. */
+static bool server_accept(vc_home *home, int listening, unsigned protocol) {
+    struct sockaddr_storage address;
+    socklen_t length = sizeof(address);
+    char name[46];
+    int fd = accept4(listening, (struct sockaddr *)&address, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) {
+        server_name_client((struct sockaddr *)&address, length, name, sizeof(name));
+        server_take(home, protocol, fd, name);
+        return true;
+    }
+    bool is_full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    if (!is_full) return false; /* Or the client has gone. */
+    if (errno == EMFILE && server_close_idle(home, protocol)) return true;
+    server_pause_accepting(home, errno);
+    return false;
+}
+
+static void server_on_client(vc_watch *watch, uint32_t events) {
+    const vc_listener *listener = (vc_listener *)watch;
+    (void)events;
+    for (int i = 0; i < SERVER_ACCEPTS; i++)
+        if (!server_accept(listener->home, watch->fd, listener->protocol)) return;
+}
+
+/* --- Rounds -------------------------------------------------------------------------------------- */
+
+/* Close what waits for no reply. */
+static void server_drain_home(vc_home *home) {
+    vc_server *server = home->server;
+    int64_t now_ns = home->loop.now_ns;
+    bool is_over = now_ns >= server->end_ns;
+    bool is_late = now_ns - server->drain_ns >= (server->end_ns - server->drain_ns) / 2;
+    for (unsigned p = 0; p < VC_PROTOCOLS; p++) {
+        for (unsigned state = 0; state < VC_CLOSED; state++) {
+            vc_connection *c, *next;
+            if (!is_over && state != VC_IDLE && state != VC_LINGERING) continue;
+            for (c = TAILQ_FIRST(&home->by_state[p][state]); c; c = next) {
+                next = TAILQ_NEXT(c, same_state);
+                if (is_over) vc_count(&home->figures.protocols[p].cut, 1);
+                else if (c->is_queued ||
+                         (!is_late && now_ns - c->since_ns < SERVER_QUIET_NS))
+                    continue;
+                vc_connection_close_gently(c);
+            }
+        }
+    }
+}
+
+static bool server_is_empty(const vc_home *home) {
+    unsigned open = 0;
+    for (unsigned p = 0; p < VC_PROTOCOLS; p++)
+        for (unsigned state = 0; state < VC_CLOSED; state++) open += home->counts[p][state];
+    return !open && !home->waiting;
+}
+
+/* Do what `vc_server_change` asks for. */
+static void server_answer(vc_home *home) {
+    vc_server *server = home->server;
+    pthread_mutex_lock(&server->mutex);
+    uint64_t asked = server->asked;
+    bool is_due = server->done[home->number] < asked;
+    pthread_mutex_unlock(&server->mutex);
+    if (!is_due) return;
+    if (server->config.on_change) server->config.on_change(server->config.context, home->number);
+    pthread_mutex_lock(&server->mutex);
+    server->done[home->number] = asked;
+    pthread_cond_broadcast(&server->changed);
+    pthread_mutex_unlock(&server->mutex);
+}
+
+static void server_on_woken(void *context) {
+    vc_home *home = context;
+    vc_connections_take_jobs(home);
+    server_answer(home);
+    if (home->server->drain_ns && !home->is_draining) {
+        vc_hot *hot = home->server->config.hots[home->number];
+        if (hot) vc_hot_hurry(hot);
+        home->is_draining = true;
+        home->resume_ns = 0;
+        (void)server_watch_listeners(home, false);
+        home->tick_ns = 0;
+    }
+}
+
+/* Give back freed memory after much was held: malloc does so only at the end of the heap. */
+static void server_trim(vc_server *server) {
+    uint64_t held = server->held;
+    if (held > server->most_held) server->most_held = held;
+    if (server->most_held <= SERVER_KEPT_BYTES || held > server->most_held / 2) return;
+    server->most_held = held;
+    malloc_trim(SERVER_KEPT_BYTES);
+}
+
+static void server_tick(vc_home *home) {
+    const vc_server_config *config = &home->server->config;
+    home->tick_ns = home->loop.now_ns + SERVER_TICK_NS;
+    vc_connections_tick(home);
+    vc_connections_take_jobs(home);
+    if (config->on_tick) config->on_tick(config->context, home->number);
+    if (!home->number) server_trim(home->server);
+    if (home->resume_ns && home->loop.now_ns >= home->resume_ns) {
+        home->resume_ns = 0;
+        (void)server_watch_listeners(home, true);
+    }
+}
+
+static int64_t server_turn(void *context) {
+    vc_home *home = context;
+    vc_connections_admit(home);
+    vc_connections_serve(home);
+    if (home->loop.now_ns >= home->tick_ns) server_tick(home);
+    if (home->is_draining) {
+        server_drain_home(home);
+        if (server_is_empty(home)) vc_loop_end(&home->loop);
+    }
+    vc_hot *hot = home->server->config.hots[home->number];
+    if (hot) vc_hot_settle(hot);
+    vc_connections_free_closed(home);
+    if (!STAILQ_EMPTY(&home->ready)) return 0;
+    if (home->waiting || home->is_draining) return SERVER_STEP_NS;
+    return home->tick_ns - home->loop.now_ns;
+}
+
+static void *server_run(void *context) {
+    vc_home *home = context;
+    vc_server *server = home->server;
+    pthread_setname_np(pthread_self(), "front");
+    vc_loop_run(&home->loop);
+    if (server->config.hots[home->number])
+        vc_hot_install(server->config.hots[home->number], NULL, NULL, NULL);
+    vc_upstreams_free(home->upstreams);
+    home->upstreams = NULL;
+    pthread_mutex_lock(&server->mutex);
+    server->running--;
+    server->done[home->number] = UINT64_MAX;
+    pthread_cond_broadcast(&server->changed);
+    pthread_mutex_unlock(&server->mutex);
+    return NULL;
+}
+
+/* --- The server ------------------------------------------------------------------------------------ */
+
+static bool server_use_job(vc_job *job, const uint8_t *bytes) {
+    (void)job, (void)bytes;
+    return true;
+}
+
+static void server_wake(void *context) { vc_loop_wake(&((vc_home *)context)->loop); }
+
+/* Returns false without memory or descriptors. */
+static bool server_open_home(vc_server *server, unsigned number) {
+    const vc_server_config *config = &server->config;
+    vc_home *home = &server->homes[number];
+    home->server = server;
+    home->number = number;
+    home->jobs = (vc_job_owner){.use = server_use_job, .wake = server_wake, .context = home};
+    vc_job_owner_start(&home->jobs);
+    for (unsigned p = 0; p < VC_PROTOCOLS; p++)
+        for (unsigned state = 0; state < VC_STATES; state++) TAILQ_INIT(&home->by_state[p][state]);
+    TAILQ_INIT(&home->holders);
+    STAILQ_INIT(&home->ready);
+    STAILQ_INIT(&home->closed);
+    home->buffer = malloc(VC_RECEIVE_BYTES);
+    home->out.at = malloc(VC_REPLY_BYTES);
+    home->out.room = VC_REPLY_BYTES;
+    if (config->application) home->upstreams = vc_upstreams_new(home, config->application);
+    vc_loop_owner owner = {server_turn, server_on_woken, home};
+    bool is_good = vc_loop_open(&home->loop, &owner) && home->buffer && home->out.at &&
+                   (home->upstreams || !config->application);
+    for (unsigned i = 0; i < config->listener_count; i++)
+        home->listeners[i] = (vc_listener){{config->listeners[i].fd, server_on_client}, home,
+                                           config->listeners[i].protocol};
+    if (is_good && config->hots[number])
+        vc_hot_install(config->hots[number], &home->loop, vc_connection_on_copy, home);
+    return is_good && server_watch_listeners(home, true);
+}
+
+vc_server *vc_server_new(const vc_server_config *config) {
+    vc_server *server = calloc(1, sizeof(vc_server));
+    pthread_condattr_t by_monotonic_clock;
+    if (!server) return NULL;
+    server->config = *config;
+    pthread_mutex_init(&server->mutex, NULL);
+    pthread_condattr_init(&by_monotonic_clock);
+    pthread_condattr_setclock(&by_monotonic_clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&server->changed, &by_monotonic_clock);
+    pthread_condattr_destroy(&by_monotonic_clock);
+    while (server->count < config->loops && server->count < VC_LOOPS_MAX) {
+        if (server_open_home(server, server->count++)) continue;
+        vc_server_free(server);
+        return NULL;
+    }
+    return server;
+}
+
+void vc_server_free(vc_server *server) {
+    if (!server) return;
+    for (vc_home *home = server->homes; home < server->homes + server->count; home++) {
+        if (home->thread) pthread_join(home->thread, NULL);
+        vc_readers_end(server->config.readers, &home->jobs);
+        vc_upstreams_free(home->upstreams);
+        vc_loop_close(&home->loop);
+        free(home->buffer);
+        free(home->out.at);
+    }
+    free(server);
+}
+
+bool vc_server_start(vc_server *server) {
+    pthread_mutex_lock(&server->mutex);
+    for (vc_home *home = server->homes; home < server->homes + server->count; home++) {
+        bool is_started = !pthread_create(&home->thread, NULL, server_run, home);
+        if (!is_started) home->thread = 0;
+        server->running += is_started;
+        if (!is_started) server->done[home->number] = UINT64_MAX;
+    }
+    unsigned running = server->running;
+    pthread_mutex_unlock(&server->mutex);
+    return running;
+}
+
+/* --- For any thread ---------------------------------------------------------------------------------- */
+
+/* Wait with the mutex until a time. Returns false when it has come. */
+static bool server_wait(vc_server *server, int64_t until_ns) {
+    struct timespec until = {.tv_sec = until_ns / SERVER_SECOND_NS,
+                             .tv_nsec = until_ns % SERVER_SECOND_NS};
+    return pthread_cond_timedwait(&server->changed, &server->mutex, &until) != ETIMEDOUT;
+}
+
+static void server_wake_all(vc_server *server) {
+    for (unsigned i = 0; i < server->count; i++) vc_loop_wake(&server->homes[i].loop);
+}
+
+void vc_server_change(vc_server *server) {
+    int64_t until_ns = vc_monotonic_ns() + SERVER_SECOND_NS;
+    bool is_in_time = true;
+    pthread_mutex_lock(&server->mutex);
+    uint64_t asked = ++server->asked;
+    server_wake_all(server);
+    for (unsigned i = 0; i < server->count && server->running; i++)
+        while (server->done[i] < asked && is_in_time) is_in_time = server_wait(server, until_ns);
+    pthread_mutex_unlock(&server->mutex);
+}
+
+void vc_server_set_ring(vc_server *server, bool is_in_ring) { server->is_in_ring = is_in_ring; }
+
+void vc_server_drain(vc_server *server, int64_t drain_ns) {
+    int64_t now_ns = vc_monotonic_ns();
+    pthread_mutex_lock(&server->mutex);
+    server->end_ns = now_ns + drain_ns;
+    server->drain_ns = now_ns;
+    server_wake_all(server);
+    while (server->running) (void)server_wait(server, INT64_MAX);
+    pthread_mutex_unlock(&server->mutex);
+}
+
+static void server_add_figures(const vc_home *home, vc_server_figures *to) {
+    const uint64_t *from = (const uint64_t *)&home->figures;
+    for (size_t i = 0; i < sizeof(*to) / sizeof(*from); i++)
+        ((uint64_t *)to)[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+    for (unsigned p = 0; p < VC_PROTOCOLS; p++) {
+        to->protocols[p].idle += home->counts[p][VC_IDLE];
+        to->waiting_for_disk += home->counts[p][VC_WAITING_FOR_DISK];
+        to->waiting_for_memory += home->counts[p][VC_WAITING_FOR_MEMORY];
+    }
+}
+
+void vc_server_get_figures(vc_server *server, vc_server_figures *figures) {
+    memset(figures, 0, sizeof(*figures));
+    for (unsigned i = 0; i < server->count; i++)
+        server_add_figures(&server->homes[i], figures);
+    for (unsigned p = 0; p < VC_PROTOCOLS; p++) figures->protocols[p].open = server->open[p];
+    figures->held = server->held;
+    figures->reserved = server->reserved;
+}
+
+int64_t vc_server_stalled_ns(vc_server *server) {
+    int64_t now_ns = vc_monotonic_ns(), longest_ns = 0;
+    for (vc_home *home = server->homes; home < server->homes + server->count; home++) {
+        int64_t stalled_ns = vc_loop_stalled_ns(&home->loop), job_ns = home->job_ns;
+        if (job_ns && now_ns - job_ns > stalled_ns) stalled_ns = now_ns - job_ns;
+        if (stalled_ns > longest_ns) longest_ns = stalled_ns;
+    }
+    return longest_ns;
+}

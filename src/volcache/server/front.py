@@ -1,0 +1,283 @@
+"""
+The front: loops in C that serve clients, and bjoern behind them.
+
+The loops answer what clients usually send, without Python; `front/http.h` says what. They
+forward the other requests to bjoern, which runs unmodified in a thread of its own and
+listens on a Unix socket that only this process can reach. A third thread works for the
+loops: it takes what they have counted and recorded, and promotes hot keys.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import bjoern
+
+from volcache.front import Server
+from volcache.http.app import ALLOW
+from volcache.http.content_types import TYPES
+from volcache.http.cors import header_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from volcache.access import Access
+    from volcache.front import Readers
+    from volcache.http.app import App
+    from volcache.http.cors import CorsHeaders
+
+_logger: Final = logging.getLogger("volcache.server")
+
+# The field in which the loops pass the client's address on; clients cannot set it.
+_REMOTE_FIELD: Final = "HTTP_X_VOLCACHE_REMOTE"
+_BACKLOG: Final = 1024
+_STEP_SECONDS: Final = 0.01
+_WORK_SECONDS: Final = 0.1
+_CLOSE_SECONDS: Final = 1.0
+# Descriptors that connections leave to files that are opened while serving.
+_RESERVED_DESCRIPTORS: Final = 64
+_CONNECTIONS_MIN: Final = 8
+# More than a machine has memory for; the limit may be "unlimited".
+_CONNECTIONS_MAX: Final = 1 << 20
+
+
+class Timeouts(NamedTuple):
+    """Seconds after which a connection is closed; 0 = never."""
+
+    head: float  # from the first byte of a request's head to its end
+    idle: float  # without a request
+    transfer: float  # without progress of a body or of an answer
+
+
+class _Log:
+    """The `ServerLog`: writes events."""
+
+    def full(self, open_: int, closed_idle: int, turned_away: int) -> None:
+        """Log that there were too many connections."""
+        _logger.warning(
+            "connections.full open=%d closed_idle=%d turned_away=%d",
+            open_,
+            closed_idle,
+            turned_away,
+        )
+
+
+def raise_descriptor_limit() -> None:
+    """Let the process open as many files and connections as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # Some kernels refuse an unlimited number.
+        _logger.warning(
+            "descriptors.limited limit=%d allowed=%d error=%r", soft, hard, str(error)
+        )
+
+
+def connections_max() -> int:
+    """Return how many connections leave enough descriptors for files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _CONNECTIONS_MAX
+    used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - Only counted.
+    free = soft - used - _RESERVED_DESCRIPTORS
+    return min(max(free, _CONNECTIONS_MIN), _CONNECTIONS_MAX)
+
+
+class Application:
+    """bjoern, in a thread of its own, on a Unix socket that only this process can reach."""
+
+    def __init__(self) -> None:
+        """Open the socket; its name is removed at once, and its file stays reachable."""
+        self._listener = socket.socket(socket.AF_UNIX)
+        with tempfile.TemporaryDirectory(prefix="volcache-") as folder:
+            path = str(Path(folder, "bjoern"))
+            self._listener.bind(path)
+            self._file = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        self._listener.listen(_BACKLOG)
+        self._listener.setblocking(False)  # noqa: FBT003 - The library's signature.
+        self._thread: threading.Thread | None = None
+        # Where the loops connect to.
+        self.path = f"/proc/self/fd/{self._file}"
+
+    def start(self, app: WSGIApplication) -> None:
+        """Answer requests; main thread only, with SIGINT blocked."""
+
+        def answer(
+            environ: WSGIEnvironment, start_response: StartResponse
+        ) -> list[bytes]:
+            environ["REMOTE_ADDR"] = environ.pop(_REMOTE_FIELD, "")
+            return app(environ, start_response)  # type: ignore[return-value]
+
+        def ignore(_number: int, _frame: FrameType | None) -> None:
+            """Do nothing: the loop of bjoern raises SIGINT at its end."""
+
+        self._handler = signal.signal(signal.SIGINT, ignore)
+        self._thread = threading.Thread(
+            target=bjoern.server_run, args=(self._listener, answer), name="bjoern"
+        )
+        self._thread.daemon = (
+            True  # A request that never ends must not keep the process.
+        )
+        self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        """
+        End, at the latest after a time; the loops have ended.
+
+        bjoern ends when it gets a SIGINT and has no connection.
+        """
+        if self._thread is not None:
+            until = time.monotonic() + seconds
+            while self._thread.is_alive() and time.monotonic() < until:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+                signal.raise_signal(signal.SIGINT)
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+                self._thread.join(_STEP_SECONDS)
+            # None is a handler that was not installed by Python.
+            signal.signal(signal.SIGINT, self._handler or signal.SIG_DFL)
+            self._thread = None
+        self._listener.close()
+        os.close(self._file)
+
+
+class Front:
+    """Serves HTTP; every method is for the main thread, unless it says otherwise."""
+
+    def __init__(  # noqa: PLR0913 - The parts, by keyword.
+        self,
+        app: App,
+        *,
+        listeners: Sequence[socket.socket],
+        threads: int,
+        timeouts: Timeouts,
+        readers: Readers,
+        connections: int,
+        memory: int,
+        log_answer: Callable[..., None] | None = None,
+    ) -> None:
+        """
+        Prepare; nothing is accepted before `start`.
+
+        Args:
+            app: Defines every answer; its counters are those of the loops, too.
+            listeners: Sockets that do not block; the caller's.
+            threads: Loops.
+            timeouts: Of connections.
+            readers: Read records which are not in memory.
+            connections: The most that are open; see `connections_max`.
+            memory: Bytes that are held for clients; at least the largest body.
+            log_answer: Called for each answer of the loops: `AccessLog.add_native`.
+        """
+        self._listeners = listeners
+        self._application = Application()
+        self.loops = Server(
+            app,
+            TYPES,
+            loops=threads,
+            listeners=[listener.fileno() for listener in listeners],
+            application=self._application.path,
+            allow=ALLOW[1],
+            log=_Log(),
+            log_answer=log_answer,
+            readers=readers,
+            connections=connections,
+            memory=memory,
+            timeouts=timeouts,
+        )
+        self._worker = threading.Thread(target=self._work, name="front", daemon=True)
+        self._has_ended = threading.Event()
+        self._pulse: Callable[[], None] | None = None
+        self._pulse_seconds = 0.0
+
+    def change(
+        self, *, default_ttl: int, max_ttl: int, access: Access, cors: CorsHeaders
+    ) -> None:
+        """
+        Answer by other settings, from the next request on; any thread.
+
+        Also takes over `slow_ns` and `ring` of the application. Nothing is answered by the
+        loops themselves before the first call.
+
+        Args:
+            default_ttl: Seconds that values live; 0 = they do not expire.
+            max_ttl: At most; 0 = no limit.
+            access: Who may read and write.
+            cors: Headers for browsers.
+        """
+        self.loops.change(
+            default_ttl=default_ttl,
+            max_ttl=max_ttl,
+            may_read=access.forms("read"),
+            may_write=access.forms("write"),
+            headers=header_lines(cors.common),
+            origins={
+                origin: header_lines(headers)
+                for origin, headers in cors.by_origin.items()
+            },
+        )
+
+    def set_pulse(self, seconds: float, pulse: Callable[[], None]) -> None:
+        """Call a function at an interval, from `start` on, in the thread of the front."""
+        self._pulse_seconds, self._pulse = seconds, pulse
+
+    def start(self, app: WSGIApplication) -> None:
+        """Serve clients; `app` is called for the requests that the loops forward."""
+        self._application.start(app)
+        self._worker.start()
+        self.loops.start()
+
+    def stalled_seconds(self) -> float:
+        """Return for how long a loop, or all reads, have made no progress; any thread."""
+        return self.loops.stalled_seconds()
+
+    def drain(self, seconds: float, *, owns_listeners: bool = True) -> int:
+        """
+        Answer the requests in progress, and end.
+
+        Args:
+            seconds: The longest time for them, 0 or more.
+            owns_listeners: Whether connections are refused from now on. Those to an
+                inherited socket wait for the next process.
+
+        Returns:
+            How many connections were cut.
+        """
+        if owns_listeners:
+            for listener in self._listeners:
+                listener.shutdown(socket.SHUT_RDWR)
+        return self.loops.drain(seconds)
+
+    def close(self) -> None:
+        """Release everything; may be called without `start` and `drain`."""
+        self.loops.drain(0)
+        self._has_ended.set()
+        if self._worker.is_alive():
+            self._worker.join()
+        self._application.close(_CLOSE_SECONDS)
+
+    def _work(self) -> None:
+        """Work for the loops until the end."""
+        pulse_at = 0.0
+        while not self._has_ended.is_set():
+            self.loops.wait(_WORK_SECONDS)
+            try:
+                self.loops.work()
+                now = time.monotonic()
+                if self._pulse is not None and now >= pulse_at:
+                    pulse_at = now + self._pulse_seconds
+                    self._pulse()
+            except Exception:
+                _logger.exception("front.failed")
