@@ -26,7 +26,7 @@ typedef struct vc_upstream {
     SLIST_ENTRY(vc_upstream) next;
     vc_upstreams *pool;
     struct vc_exchange *exchange;   /* NULL: it is kept, or what comes is dropped */
-    bool is_readable;
+    bool is_readable, has_ended;
     bool is_busy;               /* the answer to its request is not whole */
     bool closes;                /* it is not used again */
     bool is_head;               /* the answer has no body */
@@ -89,6 +89,7 @@ static bool forward_drop_answer(vc_upstream *u);
 static void forward_on_ready(vc_watch *watch, uint32_t events) {
     vc_upstream *u = (vc_upstream *)watch;
     u->is_readable = u->is_readable || (events & ~(uint32_t)EPOLLOUT);
+    u->has_ended = u->has_ended || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR));
     if (u->exchange) vc_connection_queue(u->exchange->client);
     else if (u->is_busy) (void)forward_drop_answer(u);
     else if (u->is_readable) forward_close_upstream(u);
@@ -194,6 +195,8 @@ static int forward_receive(vc_upstream *u, char *to, size_t room, size_t *skippe
         return 0;
     }
     if (got <= 0) return -1;
+    /* What comes later is reported; after the end nothing is. */
+    if ((size_t)got < room && !u->has_ended) u->is_readable = false;
     if (!u->has_head) {
         ssize_t used = forward_take_head(u, to, (size_t)got);
         if (used < 0) return -1;
