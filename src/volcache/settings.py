@@ -78,9 +78,9 @@ class Config:
     ip: str
     port: int
     memcache_listen: str
-    memcache_threads: int
     memcache_flush: bool
     memcache_idle_timeout: float
+    threads: int
     idle_timeout: float
     head_timeout: float
     transfer_timeout: float

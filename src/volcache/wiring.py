@@ -83,6 +83,8 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger("volcache")
 
+_THREADS_MAX: Final = 4  # Of processors that are used if nothing else is set.
+
 
 def run(config: Config, read_again: Callable[[], Config]) -> None:
     """
@@ -298,7 +300,7 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener 
         socket_.name,
         core.connections,
         value_size,
-        config.memcache_threads,
+        _threads(config),
         config.memcache_idle_timeout,
     )
     statistics = ServerStatistics(core.cache, stats, facts)
@@ -317,10 +319,17 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener 
         stats=stats,
         log=log,
         sample=core.status.requests.sample,
-        threads=config.memcache_threads,
+        threads=_threads(config),
     )
     closing.callback(listener.close)
     return listener
+
+
+def _threads(config: Config) -> int:
+    """Return how many threads serve the clients of a protocol."""
+    if config.threads != AUTO:
+        return config.threads
+    return min(_THREADS_MAX, len(os.sched_getaffinity(0)))
 
 
 class _Parts(NamedTuple):
@@ -403,7 +412,7 @@ def _open_http(
         front = Front(
             app,
             listeners=[core.outside.http],
-            threads=1,
+            threads=1 if config.memc_on else _threads(config),
             timeouts=Timeouts(
                 config.head_timeout, config.idle_timeout, config.transfer_timeout
             ),

@@ -277,7 +277,7 @@ def test_the_order_of_operations_survives_kills(
     settings = {
         "volume_size": "64MiB",
         "volume_num": 8,
-        "memcache_threads": 1 + is_hot,
+        "threads": 2,
         "memc_on": is_hot,
         "memc_servers": memcached.address,
         "memc_timeout": 1,

@@ -403,7 +403,8 @@ def instance(
     store = Store.open(str(folder / "oracle"), fs=UnsyncedFileSystem(), **SETTINGS)
     server = ServerProcess(
         folder / "store",
-        settings=SETTINGS | {"max_value_size": VALUE_BYTES_MAX, "query": query},
+        settings=SETTINGS
+        | {"threads": 2, "max_value_size": VALUE_BYTES_MAX, "query": query},
         environment=machine.environment if machine else {},
     )
     try:
