@@ -53,6 +53,7 @@ from volcache.server.front import (
     Timeouts,
     connections_max,
     raise_descriptor_limit,
+    usual_threads,
 )
 from volcache.server.notify import (
     BEAT_SECONDS,
@@ -66,7 +67,7 @@ from volcache.server.signals import (
     stop_signals_blocked,
     wait_for_stop,
 )
-from volcache.server.sockets import activated_listener, listen
+from volcache.server.sockets import activated_listener, listen, url_of
 from volcache.settings import visible_settings
 from volcache.store import PeriodicSync, Store
 from volcache.tokens import Refusals
@@ -82,8 +83,6 @@ if TYPE_CHECKING:
     from volcache.store.stats import StoreUsage
 
 _logger: Final = logging.getLogger("volcache")
-
-_THREADS_MAX: Final = 4  # Of processors that are used if nothing else is set.
 
 
 def run(config: Config, read_again: Callable[[], Config]) -> None:
@@ -300,7 +299,7 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener 
         socket_.name,
         core.connections,
         value_size,
-        _threads(config),
+        config.threads or usual_threads(),
         config.memcache_idle_timeout,
     )
     statistics = ServerStatistics(core.cache, stats, facts)
@@ -319,17 +318,10 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener 
         stats=stats,
         log=log,
         sample=core.status.requests.sample,
-        threads=_threads(config),
+        threads=config.threads or usual_threads(),
     )
     closing.callback(listener.close)
     return listener
-
-
-def _threads(config: Config) -> int:
-    """Return how many threads serve the clients of a protocol."""
-    if config.threads != AUTO:
-        return config.threads
-    return min(_THREADS_MAX, len(os.sched_getaffinity(0)))
 
 
 class _Parts(NamedTuple):
@@ -355,12 +347,8 @@ class _Parts(NamedTuple):
             front = Cors(front, cors)
         self.app.set_slow(config.log_slow)
         if self.front is not None:
-            self.front.change(
-                default_ttl=config.default_ttl,
-                max_ttl=config.max_ttl,
-                access=access,
-                cors=cors,
-            )
+            ttl, most = config.default_ttl, config.max_ttl
+            self.front.change(default_ttl=ttl, max_ttl=most, access=access, cors=cors)
         self.entrance.front = front
         self.admin.set_access(config.admin_token, config.admin_hosts)
         if self.memcache is not None:
@@ -407,24 +395,29 @@ def _open_http(
     access_log, log = core.outside.access_log, None
     if access_log is not None:
         log = AccessLog(entrance, access_log.add, as_json=config.log_format == "json")
-    front: Front | None = None
+    front = None
     if core.outside.http is not None:
-        front = Front(
-            app,
-            listeners=[core.outside.http],
-            threads=1 if config.memc_on else _threads(config),
-            timeouts=Timeouts(
-                config.head_timeout, config.idle_timeout, config.transfer_timeout
-            ),
-            readers=core.readers,
-            connections=core.connections,
-            memory=config.body_memory or default_body_memory(),
-            log_answer=log.add_native if log else None,
-        )
+        front = _open_front(config, core, app, core.outside.http, log)
         closing.callback(front.close)
         entrance.loops = front.loops
         core.status.count_connections = front.loops.stats
     return _Parts(core, memcache, app, admin, entrance, front, log or entrance)
+
+
+def _open_front(
+    config: Config, core: _Core, app: App, http: socket, log: AccessLog | None
+) -> Front:
+    head, idle = config.head_timeout, config.idle_timeout
+    return Front(
+        app,
+        listeners=[http],
+        threads=1 if config.memc_on else config.threads or usual_threads(),
+        timeouts=Timeouts(head, idle, config.transfer_timeout),
+        readers=core.readers,
+        connections=core.connections,
+        memory=config.body_memory or default_body_memory(),
+        log_answer=log.add_native if log else None,
+    )
 
 
 def _start_pulse(config: Config, parts: _Parts) -> None:
@@ -499,9 +492,7 @@ def _serve(parts: _Parts, on_hangup: Callable[[], None]) -> None:
         _logger.info("memcache.started address=%s", outside.memcache.name)
     if front is not None and outside.http is not None:
         front.start(parts.wsgi)
-        host, port = outside.http.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        _logger.info("serving.started url=http://%s:%d", shown, port)
+        _logger.info("serving.started url=%s", url_of(outside.http))
     wait_for_stop(on_hangup)
     started, cut = time.monotonic(), 0
     parts.core.draining.set()

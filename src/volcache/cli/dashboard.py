@@ -10,7 +10,7 @@ from volcache.cli.command import EXIT_OK, command, output
 from volcache.fleet.collector import FleetCollector
 from volcache.fleet.dashboard import Dashboard, parse_listen, served
 from volcache.server.signals import stop_signals_blocked, wait_for_stop
-from volcache.server.sockets import listen
+from volcache.server.sockets import listen, url_of
 from volcache.text import counted
 
 if TYPE_CHECKING:
@@ -43,11 +43,9 @@ def _dashboard(arguments: argparse.Namespace) -> int:
         listen(host, port) as listener,
         served(listener) as front,
     ):
-        host, port = listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
         count = counted(len(collector.instances()), "instance", ",")
         with output() as report:
-            report(f"dashboard of {count} at http://{shown}:{port}/")
+            report(f"dashboard of {count} at {url_of(listener)}/")
         with suppress(BrokenPipeError):
             sys.stdout.flush()
         collector.start()

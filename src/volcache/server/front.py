@@ -45,6 +45,7 @@ _BACKLOG: Final = 1024
 _STEP_SECONDS: Final = 0.01
 _WORK_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 1.0
+_THREADS_MAX: Final = 4
 # Descriptors that connections leave to files that are opened while serving.
 _RESERVED_DESCRIPTORS: Final = 64
 _CONNECTIONS_MIN: Final = 8
@@ -94,6 +95,11 @@ def connections_max() -> int:
     used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - Only counted.
     free = soft - used - _RESERVED_DESCRIPTORS
     return min(max(free, _CONNECTIONS_MIN), _CONNECTIONS_MAX)
+
+
+def usual_threads() -> int:
+    """Return how many loops use the processors of this machine."""
+    return min(_THREADS_MAX, len(os.sched_getaffinity(0)))
 
 
 class Application:

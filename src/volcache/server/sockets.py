@@ -63,6 +63,12 @@ def listen(ip: str, port: int) -> socket.socket:
     return listener
 
 
+def url_of(listener: socket.socket) -> str:
+    """Return the URL of a server that listens on a socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def activated_listener(environ: MutableMapping[str, str]) -> socket.socket | None:
     """
     Take over the listening socket that was passed to this process, if any.
