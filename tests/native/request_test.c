@@ -229,7 +229,8 @@ static const good_head GOOD_HEADS[] = {
      -1, VC_GET},
     /* Fields of this connection only. */
     {START "Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\n"
-     "Keep-Alive: 5\r\nProxy-Connection: close\r\nTE: trailers\r\nTrailer: a\r\n" END,
+     "Keep-Alive: 5\r\nProxy-Connection: close\r\nTE: trailers\r\nTrailer: a\r\n"
+     "x-volcache-REMOTE: 1.2.3.4\r\n" END,
      START END, "/", ALIVE, -1, VC_GET},
     {START "UPGRADE: a\r\nUpgrade-Insecure-Requests: 1\r\nTea: b\r\n" END,
      START "Upgrade-Insecure-Requests: 1\r\nTea: b\r\n" END, "/", ALIVE, -1, VC_GET},

@@ -80,6 +80,7 @@ static const struct {
     {"http2-settings", VC_FIELD_HOP},
     {"te", VC_FIELD_HOP},
     {"trailer", VC_FIELD_HOP},
+    {"x-volcache-remote", VC_FIELD_HOP},    /* VC_REMOTE_FIELD, which only forward.c may set */
     {"authorization", VC_FIELD_AUTHORIZATION},
     {"cache-control", VC_FIELD_CACHE_CONTROL},
     {"content-encoding", VC_FIELD_CONTENT_ENCODING},

@@ -32,7 +32,7 @@ typedef enum {
     VC_FIELD_TRANSFER_ENCODING,
     VC_FIELD_CONNECTION,
     VC_FIELD_EXPECT,
-    VC_FIELD_HOP,           /* of this connection only: not passed on */
+    VC_FIELD_HOP,           /* of this connection only, or not for clients: not passed on */
     /* Those of which the value is kept. */
     VC_FIELD_AUTHORIZATION,
     VC_FIELD_CACHE_CONTROL,
