@@ -113,11 +113,21 @@ char *vc_http_put_end(const vc_http_job *job, char *to) {
     return http_put_end(to, &job->http->date, job->stream->headers, job->keeps_alive);
 }
 
+/* Whether a path is one of the operator's. */
+static bool http_is_reserved(vc_text path) {
+    char decoded[9];    /* Three bytes may take nine. */
+    if (path.length > sizeof(decoded)) path.length = sizeof(decoded);
+    while (path.length && path.at[path.length - 1] == '%') path.length--;
+    if (path.length > 1 && path.at[path.length - 2] == '%') path.length -= 2;
+    return vc_path_decode(path, decoded) >= 3 && !memcmp(decoded, "/-/", 3);
+}
+
 /* Return the headers that tell a browser which pages may see the answer. */
-static const char *http_headers_for(const vc_http *http, const vc_request *request, vc_text path) {
+static const char *http_headers_for(const vc_http *http, const vc_request *request) {
     const vc_http_settings *settings = &http->settings;
     vc_text origin = request->values[VC_FIELD_ORIGIN];
-    if (path.length >= 3 && !memcmp(path.at, "/-/", 3)) return NULL;
+    if (!settings->headers && !settings->origin_count) return NULL;
+    if (http_is_reserved(request->path)) return NULL;
     if (!origin.at || vc_request_repeats(request, 1u << VC_FIELD_ORIGIN)) return settings->headers;
     for (unsigned i = 0; i < settings->origin_count; i++)
         if (origin.length == strlen(settings->origins[i].origin) &&
@@ -459,6 +469,12 @@ static vc_step http_execute_request(vc_http_job *job) {
     const vc_request *request = job->request;
     if (request->content_length > job->http->config.value_size)
         return http_refuse_size(job, "", request->content_length);
+    /* bjoern's parser drops it: the application would derive another key. */
+    if (job->http->config.query == VC_QUERY_KEY && request->query.length &&
+        request->query.at[0] == '?')
+        return http_stop(job, 400,
+                         "bad key: the query begins with a second ?; write it as %3F");
+    if (!job->path.length) return vc_http_forward(job);
     if (s->base.waited == VC_WAITED_DISK && s->base.status == VC_DEFERRED) {
         http_refuse_waiting(job->http, &job->stream->base, VC_REFUSED_DISK, job->out);
         job->body = job->length - request->length;
@@ -482,13 +498,14 @@ static vc_step http_begin(vc_http *http, vc_http_stream *s, char *data, size_t l
     if (!s->started_ns) s->started_ns = now_ns;
     http_update_date(http, now_ns);
     http_note_wait(s);
-    job.path = (vc_text){http->path, vc_path_decode(request->path, http->path)};
+    job.path = (vc_text){http->path, vc_request_key(request, http->config.query, http->path,
+                                                    sizeof(http->path))};
     job.key = (const uint8_t *)job.path.at + 1;
-    job.key_length = job.path.length - 1;
+    job.key_length = job.path.length ? job.path.length - 1 : 0;
     job.keeps_alive = request->keeps_alive &&
                       !atomic_load_explicit(http->config.is_draining, memory_order_relaxed);
     s->method = request->method;
-    s->headers = http_headers_for(http, request, job.path);
+    s->headers = http_headers_for(http, request);
     vc_step step = http_execute_request(&job);
     s->base.waited = VC_WAITED_NOT;
     if (step == VC_STEP_NEXT || step == VC_STEP_VALUE || step == VC_STEP_FORWARD) {

@@ -82,6 +82,7 @@ typedef struct {
     atomic_bool *is_ready;
     const atomic_bool *is_draining; /* connections are to be closed after their next answer */
     bool logs_all;              /* an event for each request */
+    vc_query_use query;
     size_t key_size;            /* of the longest key, in bytes */
     uint64_t value_size;        /* of the longest value, in bytes */
     int64_t long_ns;            /* requests that took longer, or whose disk did, are events */

@@ -45,8 +45,8 @@ from volcache.http.responses import (
 )
 from volcache.http.slow_log import SlowLog
 from volcache.http.upload import read_expiry, read_stored_headers, read_value
-from volcache.keys import RESERVED_PREFIX, parse_key
-from volcache.monitoring.requests import READS, RequestStats, is_sample
+from volcache.keys import RESERVED_PREFIX, parse_key, with_query
+from volcache.monitoring.requests import READS, TIERS, RequestStats, is_sample
 from volcache.tokens import LOG_SECONDS
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class App:
         start_response(status, headers)
         took_ns = self._timer() - started_ns
         self.stats.answers[method, status, source].observe(started_ns, took_ns)
-        if source and source != MISS and is_sample(started_ns + took_ns):
+        if source in TIERS and is_sample(started_ns + took_ns):
             self.sample(path)
         if took_ns > self.slow_ns:
             self.log_slow(method, path, status, started_ns, took_ns)
