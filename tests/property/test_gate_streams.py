@@ -277,7 +277,7 @@ def _put(*fields: bytes, body: bytes = b"abc", version: bytes = b"1.1") -> bytes
 
 _THREE: Final = b"Content-Length: 3"
 _CHUNKED: Final = b"Transfer-Encoding: chunked"
-# One of each kind: request_test and gate_fuzz have the others. NS is the folder.
+# One of each kind: request_test and http_fuzz have the others. NS is the folder.
 REFUSED: Final = (
     _put(_THREE, _CHUNKED),
     _put(_THREE).replace(b"\r\n", b"\n"),

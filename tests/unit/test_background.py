@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-import socket
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -22,7 +20,6 @@ from volcache.fleet import collector as collecting
 from volcache.fleet.collector import FleetCollector
 from volcache.hot.servers import Server
 from volcache.log_writer import LogWriter
-from volcache.server.drain import Drainer
 from volcache.store import Store
 from volcache.store.periodic_sync import PeriodicSync
 from volcache.store.scrub import Scrub
@@ -30,7 +27,12 @@ from volcache.store.scrub import Scrub
 SOURCES: Final = Path(background.__file__).parent
 T = TypeVar("T")
 # Each of these threads does one thing, and passes on whatever that raises.
-ONCE: Final = {"embedded/cache.py", "fleet/collector.py", "fleet/remote.py"}
+ONCE: Final = {
+    "embedded/cache.py",
+    "fleet/collector.py",
+    "fleet/remote.py",
+    "server/front.py",
+}
 
 
 def raise_first(times: int, then: Callable[[], T]) -> Callable[..., T]:
@@ -162,27 +164,6 @@ def test_probe_that_raises_keeps_no_other_server_down(
     before = probed[0]
     wait_until(lambda: count() > 1 and probed[0] > before + 1, "probes of both")
     tier.close()
-
-
-def test_stop_that_raises_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal was taken, and no other one may come."""
-    drained: list[None] = []
-    work = raise_first(1, partial(drained.append, None))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        drainer = Drainer(
-            listener,
-            0.0,
-            owns_listener=False,
-            on_draining=work,
-            on_hangup=None,
-        )
-        drainer._is_requested = True
-        monkeypatch.setattr(drainer, "_interrupt", drainer._finished.set)
-        count = failures_of("drainer")
-        thread = Background("drainer", drainer._run, drainer._finished.is_set)
-        thread.start()
-        thread.join()
-    assert (count(), len(drained)) == (1, 1)
 
 
 def test_instance_whose_poll_raises_is_asked_again(

@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import bjoern
 
+from volcache.background import Background
 from volcache.front import Server
 from volcache.http.app import ALLOW
 from volcache.http.content_types import TYPES
 from volcache.http.cors import header_lines
+from volcache.server.signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +44,7 @@ _logger: Final = logging.getLogger("volcache.server")
 # The field in which the loops pass the client's address on; clients cannot set it.
 _REMOTE_FIELD: Final = "HTTP_X_VOLCACHE_REMOTE"
 _BACKLOG: Final = 1024
-_STEP_SECONDS: Final = 0.01
+_FIRST_REQUEST: Final = b"GET / HTTP/1.1\r\nHost: bjoern\r\nConnection: close\r\n\r\n"
 _WORK_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 1.0
 _THREADS_MAX: Final = 4
@@ -119,39 +121,55 @@ class Application:
         self.path = f"/proc/self/fd/{self._file}"
 
     def start(self, app: WSGIApplication) -> None:
-        """Answer requests; main thread only, with SIGINT blocked."""
+        """
+        Answer requests; main thread only, with SIGINT blocked.
+
+        Returns when bjoern serves. Its signal handling has unblocked SIGINT in its thread
+        then; the first request blocks it there again, so that a signal sent to the process
+        is left to whoever waits for it.
+        """
+        is_serving = False
 
         def answer(
             environ: WSGIEnvironment, start_response: StartResponse
         ) -> list[bytes]:
+            nonlocal is_serving
+            if not is_serving:
+                is_serving = True
+                signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+                start_response("200 OK", [("Content-Length", "0")])
+                return []
             environ["REMOTE_ADDR"] = environ.pop(_REMOTE_FIELD, "")
             return app(environ, start_response)  # type: ignore[return-value]
 
         def ignore(_number: int, _frame: FrameType | None) -> None:
-            """Do nothing: the loop of bjoern raises SIGINT at its end."""
+            """Do nothing: bjoern sends itself a SIGINT at its end."""
 
         self._handler = signal.signal(signal.SIGINT, ignore)
         self._thread = threading.Thread(
             target=bjoern.server_run, args=(self._listener, answer), name="bjoern"
         )
-        self._thread.daemon = (
-            True  # A request that never ends must not keep the process.
-        )
+        # A request that never ends must not keep the process.
+        self._thread.daemon = True
         self._thread.start()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(self.path)
+            client.sendall(_FIRST_REQUEST)
+            while client.recv(4096):
+                pass
 
     def close(self, seconds: float) -> None:
         """
         End, at the latest after a time; the loops have ended.
 
-        bjoern ends when it gets a SIGINT and has no connection.
+        bjoern ends when it gets a SIGINT and has no connection. It gets only one: at its
+        end it restores the default, by which another would end the process.
         """
         if self._thread is not None:
-            until = time.monotonic() + seconds
-            while self._thread.is_alive() and time.monotonic() < until:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-                signal.raise_signal(signal.SIGINT)
-                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-                self._thread.join(_STEP_SECONDS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            signal.raise_signal(signal.SIGINT)
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            self._thread.join(seconds)
             # None is a handler that was not installed by Python.
             signal.signal(signal.SIGINT, self._handler or signal.SIG_DFL)
             self._thread = None
@@ -203,10 +221,10 @@ class Front:
             memory=memory,
             timeouts=timeouts,
         )
-        self._worker = threading.Thread(target=self._work, name="front", daemon=True)
         self._has_ended = threading.Event()
+        self._worker = Background("front", self._work, self._has_ended.is_set)
         self._pulse: Callable[[], None] | None = None
-        self._pulse_seconds = 0.0
+        self._pulse_seconds = self._pulse_at = 0.0
 
     def change(
         self, *, default_ttl: int, max_ttl: int, access: Access, cors: CorsHeaders
@@ -275,15 +293,10 @@ class Front:
         self._application.close(_CLOSE_SECONDS)
 
     def _work(self) -> None:
-        """Work for the loops until the end."""
-        pulse_at = 0.0
-        while not self._has_ended.is_set():
-            self.loops.wait(_WORK_SECONDS)
-            try:
-                self.loops.work()
-                now = time.monotonic()
-                if self._pulse is not None and now >= pulse_at:
-                    pulse_at = now + self._pulse_seconds
-                    self._pulse()
-            except Exception:
-                _logger.exception("front.failed")
+        """Wait for something that the loops ask for, and do it."""
+        self.loops.wait(_WORK_SECONDS)
+        self.loops.work()
+        now = time.monotonic()
+        if self._pulse is not None and now >= self._pulse_at:
+            self._pulse_at = now + self._pulse_seconds
+            self._pulse()
