@@ -164,35 +164,81 @@ def test_a_power_loss_at_any_moment_keeps_what_was_synced(
     assert explorer.images > 500
 
 
-@pytest.mark.parametrize("length", [100, 700, 3000])
-def test_a_power_loss_in_a_sync_for_several_values_keeps_those_before(
-    length: int, record_property: Count
-) -> None:
-    """Each key has its acknowledged value or the new one, whatever else is lost."""
+def several_values(
+    sync_mode: SyncMode, length: int, dice: random.Random
+) -> tuple[SimulatedFileSystem, Store, dict[bytes, list[bytes]]]:
+    """Return a disk, its store, and for each key the synced value and one to be put."""
     fs = SimulatedFileSystem()
-    dice = random.Random(SEED)  # noqa: S311 - Repeatable on purpose.
-    store = open_simulated(fs, sync_mode="always", volume_size=1 << 17)
+    store = open_simulated(fs, sync_mode=sync_mode, volume_size=1 << 17)
     # Random: no lost sector may differ from a stored one in a single bit.
-    allowed = {
+    values = {
         b"key %d" % number: [dice.randbytes(length), dice.randbytes(length)]
         for number in range(8)
     }
+    for key, (before, _) in values.items():
+        store.put(key, before)
+    store.sync()
+    return fs, store, values
+
+
+def put_new(store: Store, values: dict[bytes, list[bytes]]) -> None:
+    """Put the second value of each key, all together."""
+    puts = [(key, new, b"", b"", b"", 0, 0, 0) for key, (_, new) in values.items()]
+    assert all(store.index.put_together(puts))
+
+
+def which_after(
+    image: SimulatedFileSystem, sync_mode: SyncMode, values: dict[bytes, list[bytes]]
+) -> list[int]:
+    """Start on an image, and return which value each key has."""
+    started = open_simulated(image, sync_mode=sync_mode, volume_size=1 << 17)
+    return [two.index(value_of(started.get(key)) or b"") for key, two in values.items()]
+
+
+@pytest.mark.parametrize("length", [100, 700, 3000])
+@pytest.mark.parametrize("sync_mode", ["none", "always"])
+def test_a_power_loss_after_a_write_of_several_values_keeps_those_before(
+    sync_mode: SyncMode, length: int, record_property: Count
+) -> None:
+    """Each key has its synced value or the new one, whatever else is lost."""
+    dice = random.Random(SEED)  # noqa: S311 - Repeatable on purpose.
+    fs, store, values = several_values(sync_mode, length, dice)
     images: list[SimulatedFileSystem] = []
 
-    def watch(name: str, *_: object) -> None:
+    def lose_power(name: str, *_: object) -> None:
         if name == "sync" and not images:
             images.extend(fs.after_power_loss(dice) for _ in range(30 * EXTENT or 500))
 
-    for key, (before, _) in allowed.items():
-        store.put(key, before)
-    fs.watch = watch
-    puts = [(key, new, b"", b"", b"", 0, 0, 0) for key, (_, new) in allowed.items()]
-    assert all(store.index.put_together(puts))
+    fs.watch = lose_power
+    put_new(store, values)
+    lose_power("sync")
 
-    found = set()
-    for image in images:
-        started = open_simulated(image, sync_mode="always", volume_size=1 << 17)
-        for key, values in allowed.items():
-            found.add(values.index(value_of(started.get(key)) or b""))
+    found = {which for image in images for which in which_after(image, sync_mode, values)}
     assert found == {0, 1}
     record_property("crashes_by_power_losses", len(images))
+
+
+def test_a_kill_in_a_write_of_several_values_keeps_the_first_of_them(
+    record_property: Count,
+) -> None:
+    """What is whole is found, and each other key has its value from before."""
+    dice = random.Random(SEED)  # noqa: S311 - Repeatable on purpose.
+    fs, store, values = several_values("none", 700, dice)
+    size = 64 + len(b"key 0") + 700
+    images: list[tuple[int, SimulatedFileSystem]] = []
+
+    def kill(name: str, data: bytes, file: File | None, offset: int) -> None:
+        assert name == "pwritev"
+        assert not images
+        assert file is not None
+        for torn in dice.sample(range(1, 8 * size + 100), 30 * EXTENT or 2000):
+            if not is_one_bit_missing(file, offset, data, torn):
+                images.append((torn, fs.after_kill(torn=torn)))
+
+    fs.watch = kill
+    put_new(store, values)
+
+    for torn, image in images:
+        whole = min(8, torn // size)
+        assert which_after(image, "none", values) == [1] * whole + [0] * (8 - whole)
+    record_property("crashes_by_kills", len(images))

@@ -59,15 +59,25 @@ static void check_hits(void) {
 /* --- Puts ----------------------------------------------------------------------------- */
 
 static bool refuses, refuses_sync;
-static unsigned synced;
+static unsigned synced, written;
+/* Bytes that are written before a write is refused, unless it is of a header; -1: any. */
+static ssize_t room = -1;
+static bool is_full;            /* from this offset on, no more can be written */
+static off_t full_from;
+static off_t erased[4];
+static unsigned erased_count;
 
 static ssize_t test_pwritev(void *context, int fd, const struct iovec *parts, int count,
                             off_t offset) {
     ssize_t total = 0;
     CHECK(!context && fd == 7 && offset);
     for (int i = 0; i < count; i++) total += (ssize_t)parts[i].iov_len;
+    written++;
     errno = EIO;
-    return refuses ? -1 : total;
+    if (total == VC_OVERHEAD_BYTES && erased_count < 4) erased[erased_count++] = offset;
+    else if (room >= 0 && total > room) total = room, room = 0;
+    if (is_full && (!total || offset >= full_from)) errno = ENOSPC, total = 0;
+    return refuses || !total ? -1 : total;
 }
 
 static int test_sync(void *context, int fd) {
@@ -210,6 +220,80 @@ static void check_together(void) {
     writer.pending_max = 100;
     vc_core_take_due(core);
     vc_core_set_putting(core, &(vc_putting){test_next_us, &us, 400, false});
+}
+
+/* Put values at once; return how many of the keys were put. */
+static size_t put_many(const char *const keys[], size_t count) {
+    vc_put *puts[4];
+    for (size_t i = 0; i < count; i++) {
+        several[i] = put_of(keys[i], VC_RING_UNKNOWN);
+        puts[i] = &several[i];
+    }
+    return vc_core_put_many(core, puts, count);
+}
+
+static bool is_stored(const char *key) {
+    vc_entry found;
+    uint64_t seq;
+    return vc_core_find(core, fingerprint(key), &found, &seq);
+}
+
+/* If the disk refuses a write in the middle, nothing is put, and the headers behind the first one
+ * that are written are erased: the next record may end where one of them begins. */
+static void check_refused_many(void) {
+    static const char *const NEW[] = {"refused 1", "refused 2", "refused 3", "refused 4"};
+    uint64_t end = writer.end;
+    size_t pending = writer.pending, lines = writer.lines_used;
+    /* With a full disk, no header is where nothing can be written. */
+    for (int i = 0; i < 2; i++) {
+        is_full = i;
+        full_from = (off_t)end + 2 * 173 + 10;
+        erased_count = 0;
+        room = 2 * 173 + 10;
+        CHECK(!put_many(NEW, 4) && !is_stored("refused 1"));
+        CHECK(writer.end == end && writer.pending == pending && writer.lines_used == lines);
+        CHECK(erased_count == 3 && erased[2] == (off_t)end + 3 * 173);
+        CHECK(!put_many(NEW, 4) && put(NEW[0], VC_RING_UNKNOWN) == VC_DEFERRED);
+        vc_due due = vc_core_take_due(core);
+        CHECK(due.refused == 1u << VC_MAIN && !due.unsynced);
+        room = -1;
+        is_full = false;
+    }
+    /* What cannot be erased is hidden as after a failed sync. */
+    refuses = true;
+    CHECK(!put_many(NEW, 4));
+    refuses = false;
+    vc_due due = vc_core_take_due(core);
+    CHECK(due.unsynced == 1u << VC_MAIN && due.refused == due.unsynced && due.sync_error == EIO);
+}
+
+/* Values are put with one write, in their order, up to one that another volume has to have. */
+static void check_many(void) {
+    static const char *const KEYS[] = {"many 1", "many 2", "many 1", "many 3"};
+    static const char *const OTHER[] = {"many 4", "asked for", "many 5"};
+    vc_entry found;
+    uint64_t seq, end = writer.end;
+    size_t pending = writer.pending;
+    writer.capacity = end + 3 * 170 + 20;
+    written = 0;
+    CHECK(put_many(KEYS, 4) == 3 && written == 1);
+    CHECK(writer.end == end + 3 * 170 && writer.pending == pending + 3);
+    CHECK(vc_core_find(core, fingerprint("many 1"), &found, &seq) && found.offset == end + 2 * 170);
+    CHECK(several[1].record.stored_us == several[0].record.stored_us + 1);
+    CHECK(!several[1].is_due && several[2].is_due && vc_core_is_due(core));
+    CHECK(!is_stored("many 3") && !put_many(KEYS, 4));
+    vc_core_take_due(core);
+    CHECK(!put_many(KEYS, 1));  /* there is no room */
+    writer.capacity = writer.end + 2000;
+    CHECK(put_many(OTHER, 3) == 1 && several[0].ring == VC_MAIN);
+    vc_core_hold(core, true);
+    CHECK(!put_many(KEYS, 1));
+    vc_core_hold(core, false);
+    vc_core_set_putting(core, &(vc_putting){test_next_us, &us, 400, true});
+    CHECK(!put_many(KEYS, 1));
+    vc_core_set_putting(core, &(vc_putting){test_next_us, &us, 400, false});
+    vc_core_take_due(core);
+    check_refused_many();
 }
 
 static sem_t is_owned, may_release;
@@ -377,6 +461,7 @@ int main(void) {
     check_hits();
     check_puts();
     check_together();
+    check_many();
     check_busy();
     check_deletions();
     check_evicted();

@@ -41,7 +41,7 @@ static uint64_t event_count;
 static int64_t now_us;
 static vc_core *core;
 static vc_writer writer;
-static uint64_t streams, executed, called, cold, flushed, synced;
+static uint64_t streams, executed, called, cold, flushed, synced, at_once;
 
 /* --- The store -------------------------------------------------------------------------- */
 
@@ -119,6 +119,13 @@ static bool test_peek(vc_core *of, const uint8_t *key, size_t length, vc_lookup 
 static void test_end_read(vc_core *of) {
     vc_core_end_read(of);
     reads--;
+}
+
+static size_t test_put_many(vc_core *of, vc_put *const *puts, size_t count) {
+    CHECK(count > 1 && count <= VC_PUTS_AT_ONCE);
+    size_t made = vc_core_put_many(of, puts, count);
+    at_once += made;
+    return made;
 }
 
 /* Begin with an empty store. */
@@ -341,6 +348,7 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     functions.lookup = test_lookup;
     functions.peek = test_peek;
     functions.end_read = test_end_read;
+    functions.put_many = test_put_many;
     vc_mc_config config = {
         .core = core,
         .functions = &functions,
@@ -453,6 +461,19 @@ static void add_put(growing *to) {
     add_text(to, pick(30) ? "\r\n" : "x");
 }
 
+/* Plain sets, some of which are refused. */
+static void add_sets(growing *to) {
+    char line[400];
+    for (uint64_t sets = 2 + pick(25); sets; sets--) {
+        size_t size = pick(30) ? pick(30) : pick(3100);
+        snprintf(line, sizeof line, "set %s 7 %s %zu%s\r\n", pick_key(),
+                 pick(10) ? "0" : ONE_OF("30", "-1", "x"), size, ONE_OF("", "", " noreply"));
+        add_text(to, line);
+        add_value(to, size);
+        add_text(to, pick(30) ? "\r\n" : "x");
+    }
+}
+
 static void add_meta(growing *to) {
     char line[400];
     const char *name = ONE_OF("mg", "mg", "ms", "md", "ma", "me");
@@ -526,14 +547,14 @@ static void add_binary(growing *to) {
 }
 
 static void make_stream(growing *to) {
-    static void (*const TEXTS[])(growing *) = {add_get, add_put, add_put, add_meta, add_meta,
-                                               add_other};
+    static void (*const TEXTS[])(growing *) = {add_get,  add_put,  add_put,  add_meta,
+                                               add_meta, add_sets, add_other};
     uint8_t options = pick(4) ? (uint8_t)pick(8) : (uint8_t)pick(64);
     bool is_binary = pick(3) == 0;
     to->length = 0;
     add_bytes(to, &options, 1);
     for (uint64_t commands = pick(20); commands; commands--)
-        (is_binary ? add_binary : TEXTS[pick(6)])(to);
+        (is_binary ? add_binary : TEXTS[pick(7)])(to);
     for (uint64_t changes = pick(3) ? 0 : pick(4); changes && to->length > 1; changes--)
         to->at[1 + pick(to->length - 1)] = (char)pick(256);
 }
@@ -547,8 +568,8 @@ static void run_random(double seconds, uint64_t seed) {
     }
     free(stream.at);
     printf("%" PRIu64 " streams; %" PRIu64 " commands executed, %" PRIu64 " calls, %" PRIu64
-           " cold, %" PRIu64 " times full, %" PRIu64 " synced\n",
-           streams, executed, called, cold, flushed, synced);
+           " cold, %" PRIu64 " times full, %" PRIu64 " synced, %" PRIu64 " sets at once\n",
+           streams, executed, called, cold, flushed, synced, at_once);
     vc_core_free(core);
     vc_writer_free(&writer);
 }

@@ -372,7 +372,7 @@ class RingRun:
     def do(self, chosen: float, number: int) -> None:  # noqa: C901, PLR0912 - One case per step.
         """Do a step."""
         key = self.dice.choice(self.keys)
-        if chosen < 0.12 and self.sync_mode == "always":
+        if chosen < 0.12:
             self.put_together(self.dice.choices(self.keys, k=self.dice.randint(1, 5)))
         elif chosen < 0.36:
             self.put(key)
@@ -427,7 +427,7 @@ class RingRun:
             self.acknowledge(key, stored, expires)
 
     def put_together(self, keys: list[bytes]) -> None:
-        """Store several values with one sync, and one by one what that leaves."""
+        """Store several values with one sync or write, and one by one what that leaves."""
         self.step_name = "put together"
         puts = [(key, *self.new_value()) for key in keys]
         for key, value, expires in puts:

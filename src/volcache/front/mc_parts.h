@@ -95,6 +95,7 @@ struct vc_mc {
     vc_reading reading;
     vc_events events;
     vc_mc_command command;
+    vc_mc_command sets[VC_PUTS_AT_ONCE];    /* those that follow it */
     char reason[VC_MC_REASON_BYTES];    /* why a key is refused */
 };
 
@@ -143,6 +144,9 @@ const char *vc_mc_parse_meta(const vc_text *words, unsigned count, vc_mc_command
 
 /* Execute a command in the store. Returns NEXT, also if it was refused: `outcome` has the result. */
 vc_mc_step vc_mc_run_command(vc_mc_run *run);
+
+/* Prepare the put of a plain set. Returns false if the command is another one, or refused. */
+bool vc_mc_prepare_set(vc_mc_run *run, vc_put *put);
 
 /* --- mc_replies.c, mc_binary.c ------------------------------------------------------------ */
 

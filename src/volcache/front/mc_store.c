@@ -272,11 +272,9 @@ static vc_mc_step erase(vc_mc_run *run, bool *existed) {
     return VC_MC_NEXT;
 }
 
-/* Store a value of its own, with `flags` of the command; one that has expired deletes what there
- * is, and then there is no record. */
-static vc_mc_step store(vc_mc_run *run, vc_text value, int64_t exptime) {
-    bool existed;
-    vc_put put = {
+/* Return the put of a value of its own, with `flags` of the command. */
+static vc_put put_of(const vc_mc_run *run, vc_text value) {
+    return (vc_put){
         .record = {
             .key_length = (uint16_t)run->command->key.length,
             .length = (uint32_t)value.length,
@@ -285,6 +283,22 @@ static vc_mc_step store(vc_mc_run *run, vc_text value, int64_t exptime) {
         .key = key_of(run),
         .value = (const uint8_t *)value.at,
     };
+}
+
+bool vc_mc_prepare_set(vc_mc_run *run, vc_put *put) {
+    const vc_mc_command *command = run->command;
+    if (command->action != VC_MC_WRITE || needs_lock(config_of(run), command) ||
+        command->is_too_large ||
+        vc_mc_refuse_key(command->key, config_of(run)->key_size, run->mc->reason))
+        return false;
+    *put = put_of(run, command->value);
+    return get_expiry(run, command->exptime, &put->record.expires_ms);
+}
+
+/* Store a value; one that has expired deletes what there is, and then there is no record. */
+static vc_mc_step store(vc_mc_run *run, vc_text value, int64_t exptime) {
+    bool existed;
+    vc_put put = put_of(run, value);
     vc_mc_step step;
     if (get_expiry(run, exptime, &put.record.expires_ms)) {
         if ((step = append(run, &put)) != VC_MC_NEXT) return step;

@@ -124,6 +124,15 @@ static void reply(const vc_mc_run *run) {
     else vc_mc_reply_text(run->command, &run->outcome, run->out);
 }
 
+/* Reply to a command that is executed, and do what follows. */
+static void finish(const vc_mc_run *run) {
+    size_t before = run->out->used;
+    reply(run);
+    if (!run->command->is_uncounted) count_command(run, run->out->used - before);
+    if (run->is_due) run->mc->config.on_due(run->mc->config.due_context);
+    end_command(run->stream, run->command, run->outcome.result);
+}
+
 static vc_mc_step execute(vc_mc_run *run) {
     vc_mc_stream *stream = run->stream;
     vc_mc_step step = VC_MC_NEXT;
@@ -131,13 +140,60 @@ static vc_mc_step execute(vc_mc_run *run) {
     else step = vc_mc_run_command(run);
     if (step == VC_MC_NEXT || step == VC_MC_CALL) stream->is_warm = stream->is_put = false;
     if (step != VC_MC_NEXT) return step;
-    size_t before = run->out->used;
-    reply(run);
-    if (!run->command->is_uncounted) count_command(run, run->out->used - before);
-    if (run->is_due) run->mc->config.on_due(run->mc->config.due_context);
-    end_command(stream, run->command, run->outcome.result);
+    finish(run);
     return VC_MC_NEXT;
 }
+
+/* --- Several at once -------------------------------------------------------------------- */
+
+/* Find a set of the text protocol that is whole. */
+static bool find_set(const vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
+                     vc_mc_command *command) {
+    static const char SET[] = "set ";
+    if (length < sizeof(SET) || memcmp(data, SET, sizeof(SET) - 1)) return false;
+    stream->scanned = 0;
+    return vc_mc_parse_text(&mc->config, stream, data, length, command) == VC_MC_NEXT;
+}
+
+/* Execute plain sets that have arrived together with one write: that of `first`, which is followed
+ * by `data`. Returns false if it is not one of them: nothing was done. */
+static bool execute_sets(const vc_mc_run *first, const char *data, size_t length, size_t *used) {
+    vc_mc *mc = first->mc;
+    vc_mc_run run = *first;
+    vc_put puts[VC_PUTS_AT_ONCE], *pointers[VC_PUTS_AT_ONCE];
+    size_t count = 0, at = 0, scanned = run.stream->scanned, needed = run.stream->needed;
+    size_t most = (run.out->room - run.out->used) / VC_MC_REPLY_BYTES;
+    if (most > VC_PUTS_AT_ONCE) most = VC_PUTS_AT_ONCE;
+    while (count < most && vc_mc_prepare_set(&run, &puts[count])) {
+        if (count) at += run.command->used;
+        pointers[count] = &puts[count];
+        run.command = &mc->sets[count++];
+        if (!find_set(mc, run.stream, data + at, length - at, &mc->sets[count - 1])) break;
+    }
+    run.stream->scanned = scanned;
+    run.stream->needed = needed;
+    if (count < 2) return false;
+    size_t made = mc->config.functions->put_many(mc->config.core, pointers, count);
+    for (size_t i = 0; i < made; i++) {
+        run.command = i ? &mc->sets[i - 1] : first->command;
+        run.outcome = (vc_mc_outcome){.result = VC_MC_STORED, .has_record = true};
+        run.outcome.record = puts[i].record;
+        run.write_ns = puts[i].took_ns;
+        run.is_due = puts[i].is_due;
+        finish(&run);
+        *used += run.command->used;
+    }
+    return made;
+}
+
+/* Whether commands that follow may be executed with this one. */
+static bool may_gather(const vc_mc_run *run) {
+    const vc_mc_stream *stream = run->stream;
+    return run->command->action == VC_MC_WRITE && run->command->form == VC_MC_TEXT &&
+           !run->mc->config.ask && !stream->is_put && stream->rights.may_write;
+}
+
+/* --- The input -------------------------------------------------------------------------- */
 
 vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
                          size_t *used, vc_mc_out *out) {
@@ -152,6 +208,8 @@ vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size
     if (out->room - out->used < VC_MC_REPLY_BYTES) return VC_MC_FLUSH;
     vc_mc_run run = {.mc = mc, .stream = stream, .command = command, .out = out};
     run.started_ns = stream->is_warm || stream->is_put ? stream->started_ns : vc_monotonic_ns();
+    size_t next = *used + command->used;
+    if (may_gather(&run) && execute_sets(&run, data + next, length - next, used)) return VC_MC_NEXT;
     step = execute(&run);
     if (step == VC_MC_NEXT) *used += command->used;
     return step;

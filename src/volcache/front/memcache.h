@@ -9,8 +9,8 @@
  *
  *   data    all bytes that have arrived and are not used; they may be elsewhere in the next call.
  *           After each step, the first `used` of them are used.
- *   NEXT    a command, or one key of a get, was executed. Its reply, maybe of no bytes, is in
- *           `out`. `stream->closes`: the connection is closed when that is sent.
+ *   NEXT    a command, or one key of a get, was executed, or some sets that have arrived together,
+ *           with one write. Their replies, maybe of no bytes, are in `out`. `stream->closes`: the connection is closed when that is sent.
  *   MORE    the command is not whole: call again when `stream->needed` bytes are there that are
  *           not used, at least one more than now. `used` may be above 0: values that are too
  *           large are skipped as they arrive, and the keys of a get are used as they arrive.

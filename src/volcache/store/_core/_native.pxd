@@ -33,6 +33,7 @@ cdef class Index:
     cdef dict slots  # by sequence number
     cdef list volumes  # that are written, by ring
     cdef object clock, writes
+    cdef bint syncs
     cpdef unsigned set_volume(self, volume) except *
     cdef bint has_put(self, const vc_put *put, vc_status status, int error) except -1
     cdef object put_failure(self, vc_status status, int error, unsigned ring)

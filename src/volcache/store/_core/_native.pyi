@@ -299,7 +299,9 @@ class Index:
 
     def put_together(self, records: list[NewRecord]) -> list[bool]:
         """
-        Put values with one sync, as a thread of the front does; see `vc_core_put_together`.
+        Put values with one sync or one write, as the front does.
+
+        See `vc_core_put_together` and `vc_core_put_many`.
 
         For tests. Content types and times stored are ignored.
 

@@ -393,7 +393,7 @@ cdef class Index:
 
     def set_putting(self, clock, uint64_t due_bytes, bint syncs, writes):
         cdef vc_putting putting
-        self.clock, self.writes = clock, writes
+        self.clock, self.writes, self.syncs = clock, writes, syncs
         putting.next_us, putting.context = python_next_us, <void *>self
         if type(clock) is Clock:
             putting.next_us, putting.context = native_next_us, &(<Clock>clock).clock
@@ -445,7 +445,8 @@ cdef class Index:
     def put_together(self, list records not None):
         cdef vc_put puts[16]
         cdef vc_put *pointers[16]
-        cdef size_t count = len(records), made = 0
+        cdef size_t count = len(records), made = 0, more = 1
+        cdef size_t i
         if count > 16:
             raise ValueError("at most 16 records")
         for i, (key, value, _, _, _, _, expires_ms, flags) in enumerate(records):
@@ -455,11 +456,17 @@ cdef class Index:
             puts[i].record.expires_ms, puts[i].record.flags = expires_ms, flags
             pointers[i] = &puts[i]
         with nogil:
-            while made < count:
-                made += vc_core_put_together(self.core, pointers + made, count - made)
+            if self.syncs:
+                while made < count:
+                    made += vc_core_put_together(self.core, pointers + made, count - made)
+            else:
+                while made < count and more:
+                    more = vc_core_put_many(self.core, pointers + made, count - made)
+                    made += more
         for volume in filter(None, self.volumes):
             (<Writer>volume).calls.refuse_to_continue()
-        return [puts[i].status == VC_OK for i in range(count)]
+        # Of what `vc_core_put_many` has not made, nothing was done.
+        return [i < made and puts[i].status == VC_OK for i in range(count)]
 
     def delete(self, bytes key not None, uint64_t now_ms, volume=None):
         cdef vc_put put

@@ -26,6 +26,8 @@ enum {
     NS_PER_SECOND = 1000000000,
     /* Most owners of the write lock append one record: longer than any of them takes. */
     PUT_WAIT_NS = 1000000,
+    /* Of records that are put at once, with keys of 250 bytes. */
+    PREFIXES_BYTES = 6 << 10,
 };
 
 /* --- System calls ------------------------------------------------------------------ */
@@ -518,6 +520,14 @@ bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, uint64_t s
     return look_up(core, key, length, true, size_max, found);
 }
 
+void vc_core_prefetch(vc_core *core, const struct iovec *keys, size_t count) {
+    vc_core_lock(core);
+    for (size_t i = 0; i < count; i++)
+        vc_index_prefetch(core->index, vc_index_fingerprint(core->index, keys[i].iov_base,
+                                                            keys[i].iov_len));
+    vc_core_unlock(core);
+}
+
 bool vc_core_peek(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found) {
     return look_up(core, key, length, false, 0, found);
 }
@@ -616,17 +626,18 @@ bool vc_writer_add_entry(vc_writer *writer, const uint8_t *key, size_t length, u
     return true;
 }
 
-/* Write all of the parts, which are changed. The kernel may write only some of them. */
+/* Write all of the parts, which are changed. The kernel may write only some of them: `at` is where
+ * what is written ends. */
 static bool write_all(const vc_calls *calls, int fd, struct iovec *parts, int count,
-                      uint64_t offset) {
+                      uint64_t *at) {
     while (count) {
-        ssize_t written = calls->pwritev(calls->context, fd, parts, count, (off_t)offset);
+        ssize_t written = calls->pwritev(calls->context, fd, parts, count, (off_t)*at);
         if (written < 0) return false;
         if (!written) {
             errno = EIO;
             return false;
         }
-        offset += (uint64_t)written;
+        *at += (uint64_t)written;
         size_t left = (size_t)written;
         while (count && left >= parts->iov_len) {
             left -= parts->iov_len;
@@ -647,7 +658,8 @@ bool vc_writer_append_block(vc_writer *writer, const char *lines, size_t length,
     uint32_t checksum = writer->index_checksum;
     size_t more = vc_checkpoint_encode(checkpoint, lines, length, end, is_sealed, &checksum);
     struct iovec parts[2] = {{(void *)lines, length}, {checkpoint, more}};
-    if (!write_all(writer->calls, writer->index_fd, parts, 2, writer->index_end)) return false;
+    uint64_t at = writer->index_end;
+    if (!write_all(writer->calls, writer->index_fd, parts, 2, &at)) return false;
     writer->index_end += length + more;
     writer->index_checksum = checksum;
     return true;
@@ -669,33 +681,47 @@ static uint32_t unsynced_before(const vc_writer *writer, uint64_t offset) {
     return bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
 }
 
-/* Write a record at an offset, and zeros up to a multiple of `unit`. There is memory for its entry
- * then. */
-static vc_status write_record(vc_writer *writer, vc_put *put, uint64_t offset, uint64_t unit) {
-    static uint8_t zeros[CHUNK_BYTES]; /* Not const: all of it is one page of zeros. */
-    uint8_t prefix[VC_PREFIX_BYTES_MAX];
+/* Encode a record, which is to be written at an offset. */
+static void encode_record(const vc_writer *writer, vc_put *put, uint64_t offset,
+                          uint8_t *prefix) {
     vc_record *record = &put->record;
-    if (!has_room(writer, offset, record)) return VC_NO_ROOM;
-    if (!reserve_line(writer, record->key_length)) return VC_NO_MEMORY;
-    uint64_t written_end = writer->written_end;
     record->offset = offset;
     record->volume = writer->volume;
     record->unsynced = unsynced_before(writer, offset);
     record->checksum = vc_crc32c(0, put->value, record->length);
     vc_record_encode(prefix, writer->salt, record, put->type, put->encoding, put->cache,
                      put->key);
-    uint64_t end = record->offset + record->size;
-    struct iovec parts[3] = {{prefix, record->prefix}};
-    int count = 1;
-    if (record->length) parts[count++] = (struct iovec){(void *)put->value, record->length};
+}
+
+/* Write the parts of records from `at` to `end`, and zeros up to a multiple of `unit`, for which
+ * `parts` has room; see `write_all`. */
+static bool write_parts(vc_writer *writer, struct iovec *parts, int count, uint64_t *at,
+                        uint64_t end, uint64_t unit) {
+    static uint8_t zeros[CHUNK_BYTES]; /* Not const: all of it is one page of zeros. */
+    uint64_t written_end = writer->written_end;
     if (end > written_end) {
         written_end = (end + unit - 1) / unit * unit;
         if (written_end > writer->capacity) written_end = writer->capacity;
         if (written_end > end)
             parts[count++] = (struct iovec){zeros, (size_t)(written_end - end)};
     }
-    if (!write_all(writer->calls, writer->fd, parts, count, offset)) return VC_IO_ERROR;
+    if (!write_all(writer->calls, writer->fd, parts, count, at)) return false;
     writer->written_end = written_end;
+    return true;
+}
+
+/* Write a record at an offset, and zeros up to a multiple of `unit`. There is memory for its entry
+ * then. */
+static vc_status write_record(vc_writer *writer, vc_put *put, uint64_t offset, uint64_t unit) {
+    uint8_t prefix[VC_PREFIX_BYTES_MAX];
+    vc_record *record = &put->record;
+    if (!has_room(writer, offset, record)) return VC_NO_ROOM;
+    if (!reserve_line(writer, record->key_length)) return VC_NO_MEMORY;
+    encode_record(writer, put, offset, prefix);
+    struct iovec parts[3] = {{prefix, record->prefix}, {(void *)put->value, record->length}};
+    uint64_t end = offset + record->size;
+    if (!write_parts(writer, parts, record->length ? 2 : 1, &offset, end, unit))
+        return VC_IO_ERROR;
     return VC_OK;
 }
 
@@ -811,6 +837,105 @@ vc_status vc_core_put(vc_core *core, vc_put *put) {
     put->is_due = vc_core_is_due(core);
     vc_core_release(core);
     return status;
+}
+
+/* Records that are to be written at once. */
+typedef struct {
+    uint64_t end;
+    size_t lines_used;      /* of the writer, before */
+    struct iovec parts[2 * VC_PUTS_AT_ONCE + 1];
+    int part_count;
+    size_t prefixes_used;
+    uint8_t *prefixes;      /* PREFIXES_BYTES */
+} writing;
+
+/* Add records up to the first one that another volume has to have, or that has no room. Their lines
+ * are added, too. Returns how many. */
+static size_t gather(vc_core *core, vc_put *const *puts, size_t count, writing *to) {
+    size_t made = 0;
+    for (; made < count && made < VC_PUTS_AT_ONCE; made++) {
+        vc_put *put = puts[made];
+        vc_record *record = &put->record;
+        put->ring = vc_core_ring_for(core, put->key, record->key_length);
+        vc_writer *writer = put->ring < VC_RINGS ? core->writers[put->ring] : NULL;
+        if (!writer || put->ring != puts[0]->ring) break;
+        if (!made) to->end = writer->end, to->lines_used = writer->lines_used;
+        if (!has_room(writer, to->end, record) ||
+            to->prefixes_used + record->prefix > PREFIXES_BYTES ||
+            !reserve_line(writer, record->key_length))
+            break;
+        uint8_t *prefix = to->prefixes + to->prefixes_used;
+        if (!record->stored_us)
+            record->stored_us = (uint64_t)core->putting.next_us(core->putting.context);
+        encode_record(writer, put, to->end, prefix);
+        add_line(writer, put);
+        to->prefixes_used += record->prefix;
+        to->end += record->size;
+        to->parts[to->part_count++] = (struct iovec){prefix, record->prefix};
+        if (record->length)
+            to->parts[to->part_count++] = (struct iovec){(void *)put->value, record->length};
+    }
+    return made;
+}
+
+/* After a write that was refused at an offset: let no start find records behind the first one. That
+ * one is erased, or hidden, as after any other write. More than was said may have been written. */
+static void erase_others(vc_core *core, vc_put *const *puts, size_t count, uint64_t at) {
+    const vc_writer *writer = core->writers[puts[0]->ring];
+    uint8_t zeros[VC_OVERHEAD_BYTES] = {0};
+    for (size_t i = 1; i < count; i++) {
+        struct iovec part = {zeros, sizeof zeros};
+        uint64_t from = puts[i]->record.offset;
+        if (write_all(writer->calls, writer->fd, &part, 1, &from)) continue;
+        /* A full disk has no block there in which it could be. */
+        if (errno == ENOSPC && from >= at) continue;
+        /* As after a failed sync: META.txt says where the volume ends. */
+        core->due.sync_error = errno;
+        core->due.unsynced |= 1u << puts[0]->ring;
+    }
+}
+
+/* Put as many as can be written at once; returns how many. If the disk refuses, it is as if they had
+ * not been put. */
+static size_t put_gathered(vc_core *core, vc_put *const *puts, size_t count, writing *to) {
+    int64_t started_ns = vc_monotonic_ns();
+    size_t made = gather(core, puts, count, to);
+    if (!made) return 0;
+    vc_writer *writer = core->writers[puts[0]->ring];
+    uint64_t at = writer->end;
+    if (!write_parts(writer, to->parts, to->part_count, &at, to->end, CHUNK_BYTES)) {
+        core->due.refused |= 1u << puts[0]->ring;
+        erase_others(core, puts, made, at);
+        writer->lines_used = to->lines_used;
+        writer->pending -= made;
+        return 0;
+    }
+    writer->end = to->end;
+    int64_t now_ns = vc_monotonic_ns();
+    for (size_t i = 0; i < made; i++) {
+        puts[i]->started_ns = started_ns;
+        puts[i]->took_ns = now_ns - started_ns;
+        puts[i]->is_due = false;
+        accept(core, puts[i], writer);
+    }
+    puts[made - 1]->is_due = vc_core_is_due(core);
+    return made;
+}
+
+size_t vc_core_put_many(vc_core *core, vc_put *const *puts, size_t count) {
+    struct iovec keys[VC_PUTS_AT_ONCE];
+    uint8_t prefixes[PREFIXES_BYTES];
+    writing to = {.prefixes = prefixes};
+    if (core->putting.syncs) return 0;
+    if (count > VC_PUTS_AT_ONCE) count = VC_PUTS_AT_ONCE;
+    for (size_t i = 0; i < count; i++)
+        keys[i] = (struct iovec){(void *)puts[i]->key, puts[i]->record.key_length};
+    vc_core_prefetch(core, keys, count);
+    if (!vc_core_try_acquire(core, PUT_WAIT_NS)) return 0;
+    bool is_possible = !core->is_held && !vc_core_is_due(core);
+    size_t made = is_possible ? put_gathered(core, puts, count, &to) : 0;
+    vc_core_release(core);
+    return made;
 }
 
 /* What is put together into the volume of a ring. Nothing of it is before the `end` of the writer

@@ -165,6 +165,9 @@ bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, uint64_t s
                     vc_lookup *found);
 /* The same, without counting. */
 bool vc_core_peek(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found);
+/* Let the processor fetch what lookups of these keys will read, so that they do not wait for the
+ * memory one after the other. */
+void vc_core_prefetch(vc_core *core, const struct iovec *keys, size_t count);
 /* Whether there is no value of a key; if it `counts`, this is remembered. `is_stale`: there was
  * one lately. */
 bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool counts,
@@ -253,7 +256,7 @@ typedef struct {
  * why, `end` has not moved, and the next record overwrites this one. */
 vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync);
 
-enum { VC_PUTS_TOGETHER = 256 };    /* at most */
+enum { VC_PUTS_TOGETHER = 256, VC_PUTS_AT_ONCE = 16 };  /* at most */
 
 /* How records are put. */
 typedef struct {
@@ -291,6 +294,11 @@ unsigned vc_core_set_writer(vc_core *core, vc_writer *writer);
  * The other results are those of `vc_writer_append`. After VC_IO_ERROR or VC_SYNC_ERROR nothing
  * may be acknowledged before that is settled, not even a deletion that finds nothing. */
 vc_status vc_core_put(vc_core *core, vc_put *put);
+/* Make plain puts of values, in their order, with one write for all of them. Returns how many of
+ * the first ones were made; 0: none, and `vc_core_put` tells why. Fewer than `count`: the next one
+ * is of another ring, or has no room. If the disk refuses one of them, none is made, and no start
+ * finds more of them than the first. `is_due` is set in the last one only. */
+size_t vc_core_put_many(vc_core *core, vc_put *const *puts, size_t count);
 /* Make plain puts of values, with one sync for all of them if each record is to be synced; wait for
  * the write lock and the disk.
  * Whoever waits for the lock meanwhile gets it before the next call does.

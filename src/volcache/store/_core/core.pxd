@@ -197,6 +197,7 @@ cdef extern from "core.h" nogil:
     void vc_core_hold(vc_core *core, bint is_held)
     vc_status vc_core_put(vc_core *core, vc_put *put)
     enum: VC_PUTS_TOGETHER
+    size_t vc_core_put_many(vc_core *core, vc_put **puts, size_t count)
     size_t vc_core_put_together(vc_core *core, vc_put **puts, size_t count)
     vc_status vc_core_delete(vc_core *core, vc_put *put, uint64_t now_ms, c_bool *existed)
     bint vc_core_is_due(vc_core *core)

@@ -12,6 +12,7 @@ const vc_core_functions vc_functions = {
     .end_read = vc_core_end_read,
     .check = vc_core_check,
     .put = vc_core_put,
+    .put_many = vc_core_put_many,
     .put_together = vc_core_put_together,
     .delete = vc_core_delete,
 };

@@ -7,7 +7,7 @@
 
 /* The name of the capsule. Its number changes with the table, and with every struct that the two
  * extensions share. */
-#define VC_FUNCTIONS_NAME "volcache.store._core._native.functions 8"
+#define VC_FUNCTIONS_NAME "volcache.store._core._native.functions 9"
 
 typedef struct {
     __typeof__(vc_core_try_acquire) *try_acquire;
@@ -21,6 +21,7 @@ typedef struct {
     __typeof__(vc_core_end_read) *end_read;
     __typeof__(vc_core_check) *check;
     __typeof__(vc_core_put) *put;
+    __typeof__(vc_core_put_many) *put_many;
     __typeof__(vc_core_put_together) *put_together;
     __typeof__(vc_core_delete) *delete;
 } vc_core_functions;

@@ -524,7 +524,7 @@ uint64_t vc_index_fingerprint(const vc_index *index, const uint8_t *key, size_t 
     return vc_siphash13(index->hash_key, key, length) >> (64 - VC_FINGERPRINT_BITS);
 }
 
-static void prefetch(const vc_index *index, uint64_t fingerprint) {
+void vc_index_prefetch(const vc_index *index, uint64_t fingerprint) {
     const segment *seg = segment_of((vc_index *)index, fingerprint);
     __builtin_prefetch(first_bucket(seg, tag_of(fingerprint)));
 }
@@ -669,7 +669,7 @@ void vc_index_set_types(vc_index *index, uint64_t fingerprint, uint64_t word, in
 static void apply(vc_index *index, const vc_change *changes, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (count - i > PREFETCH_AHEAD)
-            prefetch(index, changes[i + PREFETCH_AHEAD].fingerprint);
+            vc_index_prefetch(index, changes[i + PREFETCH_AHEAD].fingerprint);
         const vc_change *c = &changes[i];
         bool is_tombstone = c->size == VC_TOMBSTONE;
         vc_index_set(index, c->fingerprint, c->slot, c->offset, is_tombstone ? 1 : c->size,

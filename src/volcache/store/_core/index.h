@@ -96,6 +96,8 @@ void vc_index_free(vc_index *index);
 
 uint64_t vc_index_fingerprint(const vc_index *index, const uint8_t *key, size_t length);
 
+/* Let the processor fetch where the entry of a fingerprint is, before it is looked up. */
+void vc_index_prefetch(const vc_index *index, uint64_t fingerprint);
 /* Find the live entry of a fingerprint; tombstones included. */
 bool vc_index_find(const vc_index *index, uint64_t fingerprint, vc_entry *found);
 /* The same, and count a hit if the record is old enough: see `vc_index_set_age`. */
