@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { PLACES = 8 };
+enum { PLACES = 8, CACHE_LINE_BYTES = 64 };
 
 typedef struct {
     atomic_ullong version;  /* 0: none */
@@ -33,6 +33,12 @@ static uint64_t load(const atomic_ullong *from) {
 /* Times follow one another closely: all their bits select the set. */
 static size_t set_of(const vc_marks *marks, uint64_t version) {
     return marks->shift < 64 ? (size_t)(version * 0x9e3779b97f4a7c15u >> marks->shift) : 0;
+}
+
+void vc_marks_prefetch(const vc_marks *marks, uint64_t version) {
+    const char *set = (const char *)marks->sets[set_of(marks, version)];
+    for (size_t i = 0; i < PLACES * sizeof(mark); i += CACHE_LINE_BYTES)
+        __builtin_prefetch(set + i);
 }
 
 void vc_marks_put(vc_marks *marks, uint64_t version, uint32_t number) {

@@ -19,6 +19,8 @@ typedef struct vc_marks vc_marks;
 /* Return a table of `count` places, a power of two and at least 8; NULL without memory. */
 vc_marks *vc_marks_new(size_t count);
 void vc_marks_free(vc_marks *marks);
+/* Let the processor fetch the places of a version, which are about to be used. */
+void vc_marks_prefetch(const vc_marks *marks, uint64_t version);
 /* Mark a version, above 0, with a number. */
 void vc_marks_put(vc_marks *marks, uint64_t version, uint32_t number);
 /* Return false if a version has no mark; 0, of what was stored as expired, has none. */

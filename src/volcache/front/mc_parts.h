@@ -96,6 +96,7 @@ struct vc_mc {
     vc_events events;
     vc_mc_command command;
     vc_mc_command sets[VC_PUTS_AT_ONCE];    /* those that follow it */
+    size_t fetched;         /* keys of a get that are fetched already */
     char reason[VC_MC_REASON_BYTES];    /* why a key is refused */
 };
 

@@ -152,6 +152,7 @@ static vc_mc_step read_record(vc_mc_run *run, const vc_lookup *at, bool is_read,
     if (status == VC_COLD) return read_later(run, at);
     functions->end_read(config->core);
     if (status != VC_OK) return ask_record(run, is_read, extra);
+    vc_marks_prefetch(config->reads, record->stored_us);
     run->read_ns = vc_monotonic_ns() - run->started_ns;
     run->outcome.has_record = !record->expires_ms || (int64_t)record->expires_ms > now_ms(run);
     /* A copy of it has expired, too. */

@@ -5,6 +5,8 @@
 
 #include "mc_parts.h"
 
+enum { KEYS_FETCHED = 16 };
+
 const char *const vc_mc_names[VC_MC_NAMES] = {
     "get", "gets", "gat", "gats", "set", "add", "replace", "append", "prepend", "cas", "incr",
     "decr", "touch", "delete", "mg", "ms", "md", "ma", "me", "mn", "noop", "version", "verbosity",
@@ -146,6 +148,21 @@ static vc_mc_step execute(vc_mc_run *run) {
 
 /* --- Several at once -------------------------------------------------------------------- */
 
+/* Let the processor fetch what the lookups of the next keys of a get read. */
+static void fetch_keys(vc_mc *mc, const char *data, size_t length) {
+    struct iovec keys[KEYS_FETCHED];
+    size_t count = 0, most = KEYS_FETCHED * (VC_MC_KEY_BYTES + 1);
+    if (length > most) length = most;
+    const char *line_end = memchr(data, '\n', length);
+    const char *end = line_end ? line_end - (line_end[-1] == '\r') : data + length;
+    while (count < KEYS_FETCHED && data < end) {
+        vc_text key = vc_mc_next_word(&data, end);
+        keys[count++] = (struct iovec){(void *)key.at, key.length};
+    }
+    mc->config.functions->prefetch(mc->config.core, keys, count);
+    mc->fetched = count - 1;
+}
+
 /* Find a set of the text protocol that is whole. */
 static bool find_set(const vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
                      vc_mc_command *command) {
@@ -206,6 +223,10 @@ vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size
     vc_mc_step step = find_command(mc, stream, data, length, used, command);
     if (step != VC_MC_NEXT) return step;
     if (out->room - out->used < VC_MC_REPLY_BYTES) return VC_MC_FLUSH;
+    if (stream->is_series && command->action == VC_MC_READ) {
+        if (!stream->has_keys || !mc->fetched) fetch_keys(mc, data + *used, length - *used);
+        else mc->fetched--;
+    }
     vc_mc_run run = {.mc = mc, .stream = stream, .command = command, .out = out};
     run.started_ns = stream->is_warm || stream->is_put ? stream->started_ns : vc_monotonic_ns();
     size_t next = *used + command->used;

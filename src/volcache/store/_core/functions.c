@@ -6,6 +6,7 @@ const vc_core_functions vc_functions = {
     .is_absent = vc_core_is_absent,
     .lookup = vc_core_lookup,
     .peek = vc_core_peek,
+    .prefetch = vc_core_prefetch,
     .is_cached = vc_core_is_cached,
     .read_cached = vc_core_read_cached,
     .read = vc_core_read,

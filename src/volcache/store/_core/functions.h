@@ -15,6 +15,7 @@ typedef struct {
     __typeof__(vc_core_is_absent) *is_absent;
     __typeof__(vc_core_lookup) *lookup;
     __typeof__(vc_core_peek) *peek;
+    __typeof__(vc_core_prefetch) *prefetch;
     __typeof__(vc_core_is_cached) *is_cached;
     __typeof__(vc_core_read_cached) *read_cached;
     __typeof__(vc_core_read) *read;
