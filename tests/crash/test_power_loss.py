@@ -213,7 +213,9 @@ def test_a_power_loss_after_a_write_of_several_values_keeps_those_before(
     put_new(store, values)
     lose_power("sync")
 
-    found = {which for image in images for which in which_after(image, sync_mode, values)}
+    found = {
+        which for image in images for which in which_after(image, sync_mode, values)
+    }
     assert found == {0, 1}
     record_property("crashes_by_power_losses", len(images))
 
@@ -231,9 +233,11 @@ def test_a_kill_in_a_write_of_several_values_keeps_the_first_of_them(
         assert name == "pwritev"
         assert not images
         assert file is not None
-        for torn in dice.sample(range(1, 8 * size + 100), 30 * EXTENT or 2000):
-            if not is_one_bit_missing(file, offset, data, torn):
-                images.append((torn, fs.after_kill(torn=torn)))
+        images.extend(
+            (torn, fs.after_kill(torn=torn))
+            for torn in dice.sample(range(1, 8 * size + 100), 30 * EXTENT or 2000)
+            if not is_one_bit_missing(file, offset, data, torn)
+        )
 
     fs.watch = kill
     put_new(store, values)

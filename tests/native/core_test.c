@@ -149,6 +149,7 @@ static void check_puts(void) {
 }
 
 static vc_put several[4];
+static vc_writer probation;
 
 /* Put values together; return how many of the keys were tried. */
 static size_t put_together(const char *const keys[], size_t count) {
@@ -162,7 +163,6 @@ static size_t put_together(const char *const keys[], size_t count) {
 
 /* Two volumes are written, with one sync for each of them. */
 static void check_together(void) {
-    static vc_writer probation;
     static const char *const KEYS[] = {"together 1", "together 2", "asked for", "together 1"};
     bool is_stale;
     uint32_t other = vc_core_add_volume(core, 5);
@@ -284,7 +284,7 @@ static void check_many(void) {
     CHECK(!is_stored("many 3") && !put_many(KEYS, 4));
     vc_core_take_due(core);
     CHECK(!put_many(KEYS, 1));  /* there is no room */
-    writer.capacity = writer.end + 2000;
+    writer.capacity = probation.capacity = writer.end + 2000;
     CHECK(put_many(OTHER, 3) == 1 && several[0].ring == VC_MAIN);
     vc_core_hold(core, true);
     CHECK(!put_many(KEYS, 1));
