@@ -7,15 +7,17 @@ Warnings about settings that are allowed, and may not be what the operator wants
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import pwd
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from volcache.config import volume_size_least
-from volcache.kinds import MIB, format_size
+from volcache.kinds import AUTO, MIB, format_size
 from volcache.store.eviction import VOLUMES_ADVISED, cost_of_few
 from volcache.text import size
 
@@ -23,10 +25,37 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from volcache.settings import Config
+    from volcache.store import Store
+    from volcache.store.stats import StoreUsage
+
+_logger: Final = logging.getLogger("volcache")
 
 _MEMCACHED_ITEM_MAX: Final = MIB
 _VOLUMES_BEST: Final = 64  # With more, the eviction policy is hardly better.
 _FAILOVER: Final = re.compile(r"^\s*include\s+\S*failover\.conf", re.MULTILINE)
+
+
+def log_warnings(config: Config, store: Store, usage: StoreUsage) -> None:
+    """Log what the operator may not want, of the disk and of the settings."""
+    if store.refusal:
+        _logger.error("disk.not_writable error=%r", store.refusal)
+    holding = store.holding
+    volume_size, number = usage.volume_size, usage.volume_num
+    if usage.capacity > holding.total:
+        _logger.warning(
+            "disk.too_small configured=%d holds=%d free=%d volume_num=%d volumes=%d",
+            *(usage.capacity, holding.total, holding.free, number, usage.disk.volumes),
+        )
+    unused = holding.unused(volume_size, number)
+    if config.volume_num == AUTO and unused:
+        _logger.warning(
+            "disk.unused bytes=%d volume_size=%d volume_num=%d",
+            *(unused, volume_size, number),
+        )
+    # What the disk holds, and `auto` has become.
+    found = replace(config, volume_size=volume_size, volume_num=usage.disk.volumes)
+    for text in warnings(found):
+        _logger.warning("config.warning text=%r", text)
 
 
 def warnings(config: Config) -> Iterator[str]:

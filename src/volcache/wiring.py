@@ -15,12 +15,11 @@ import os
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.access import Access
-from volcache.advice import warnings
+from volcache.advice import log_warnings
 from volcache.cache import Cache
 from volcache.config import value_size_max, volume_size_least
 from volcache.errors import ConfigError
@@ -80,7 +79,6 @@ if TYPE_CHECKING:
     from volcache.http.responses import WsgiApp
     from volcache.reload import Settings
     from volcache.settings import Config
-    from volcache.store.stats import StoreUsage
 
 _logger: Final = logging.getLogger("volcache")
 
@@ -212,7 +210,7 @@ def _open_store(config: Config) -> tuple[Store, float]:
         reinsert_reads=config.reinsert_reads,
     )
     usage, report = store.usage(), store.recovery
-    _warn(config, store, usage)
+    log_warnings(config, store, usage)
     seconds = time.monotonic() - started
     _logger.info(
         "recovery.completed mount_point=%r keys=%d entries=%d scanned=%d torn=%d damaged=%d"
@@ -222,28 +220,6 @@ def _open_store(config: Config) -> tuple[Store, float]:
         *(usage.volume_size, usage.disk.free, seconds),
     )
     return store, seconds
-
-
-def _warn(config: Config, store: Store, usage: StoreUsage) -> None:
-    """Log what the operator may not want, of the disk and of the settings."""
-    if store.refusal:
-        _logger.error("disk.not_writable error=%r", store.refusal)
-    holding = store.holding
-    size, number = usage.volume_size, usage.volume_num
-    if usage.capacity > holding.total:
-        _logger.warning(
-            "disk.too_small configured=%d holds=%d free=%d volume_num=%d volumes=%d",
-            *(usage.capacity, holding.total, holding.free, number, usage.disk.volumes),
-        )
-    unused = holding.unused(size, number)
-    if config.volume_num == AUTO and unused:
-        _logger.warning(
-            "disk.unused bytes=%d volume_size=%d volume_num=%d", unused, size, number
-        )
-    # What the disk holds, and `auto` has become.
-    found = replace(config, volume_size=size, volume_num=usage.disk.volumes)
-    for text in warnings(found):
-        _logger.warning("config.warning text=%r", text)
 
 
 def _close_store(store: Store, notifier: Notifier) -> None:
