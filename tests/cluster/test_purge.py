@@ -73,7 +73,7 @@ def test_dry_run_changes_nothing(cluster: Cluster) -> None:
     ("query", "token", "status", "text"),
     [
         ("prefix=a/", "", 401, "purge needs the header"),
-        ("prefix=a/", "wrong", 401, "purge needs the header"),
+        ("prefix=a/", "wrong", 401, "the token is wrong: purge needs the header"),
         ("prefix=", ADMIN_TOKEN, 400, "bad prefix"),
         ("prefix=a/&x=1", ADMIN_TOKEN, 400, "unknown parameter 'x=1'"),
     ],

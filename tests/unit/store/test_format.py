@@ -16,6 +16,7 @@ from support.stores import signed
 from support.tables import each_row
 from volcache.errors import DamagedRecordError
 from volcache.store.format import (
+    TIME_END,
     VOLUME_HEADER_BYTES,
     Ring,
     VolumeUse,
@@ -66,7 +67,7 @@ FIELD = st.binary(max_size=255).map(
     fields=st.tuples(FIELD, FIELD, FIELD),
     numbers=st.tuples(
         st.integers(VOLUME_HEADER_BYTES, 2**40 - 1),
-        st.integers(0, 2**63),
+        st.integers(0, TIME_END - 1),
         st.integers(0, 2**32 - 1),
     ),
     behind=st.binary(max_size=9),

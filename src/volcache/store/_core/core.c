@@ -3,7 +3,6 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,9 +40,7 @@ static ssize_t os_pread_cached(void *context, int fd, void *buffer, size_t lengt
                                off_t offset) {
     (void)context;
     struct iovec part = {buffer, length};
-    /* Not preadv2 of the C library: a thread is never cancelled here, and to allow that takes as
-     * long as the call itself. */
-    return syscall(SYS_preadv2, fd, &part, 1L, (long)offset, 0L, RWF_NOWAIT);
+    return preadv2(fd, &part, 1, offset, RWF_NOWAIT);
 }
 static ssize_t os_preadv(void *context, int fd, const struct iovec *parts, int count,
                          off_t offset) {
