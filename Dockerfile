@@ -36,10 +36,10 @@ RUN --mount=type=secret,id=ca --mount=type=secret,id=pip \
     && pip="python3 $(echo /usr/share/python-wheels/pip-*.whl)/pip --python /opt/volcache" \
     && python3 -m venv --without-pip /opt/volcache \
     && $pip install --no-compile --no-index --no-deps --find-links /dist \
-        "volcache==${VERSION}" \
+        "volcache==${VERSION}" "volcache-client==${VERSION}" \
     && grep == /dist/requirements.txt >/dist/pins.txt \
     && $pip install --no-compile --no-cache-dir --only-binary :all: --find-links /dist \
-        --constraint /dist/pins.txt "volcache[server]==${VERSION}" \
+        --constraint /dist/pins.txt "volcache[server,tools]==${VERSION}" \
     && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/volcache/lib
 
 FROM python

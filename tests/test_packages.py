@@ -28,24 +28,29 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 # Of a service, which has its own file of pins, and of all.
-SERVICE = list(map(Requirement, PROJECT["dependencies"] + EXTRAS["server"]))
+SERVICE = list(
+    map(Requirement, PROJECT["dependencies"] + EXTRAS["server"] + EXTRAS["tools"])
+)
 NEEDED = list(map(Requirement, sum(EXTRAS.values(), PROJECT["dependencies"])))
+# Of this tree, with the same version.
+CLIENT = "volcache-client"
 REQUIREMENTS = ("requirements.txt", "tests/requirements.txt")
 # Of the native core and the gate; not in a wheel.
 SOURCES = {".c", ".h", ".pxd", ".pxi", ".pyx"}
 # The most packages that pip installs beside volcache, and a module that needs them.
 EXTRA_NEEDS = {
-    "": (4, "volcache, volcache_client"),
-    "server": (6, "volcache.wiring"),
-    "prometheus": (5, "volcache_client.prometheus"),
-    "django": (6, "volcache_client.adapters.django"),
+    "": (2, "volcache, volcache_client"),
+    "server": (3, "volcache.wiring"),
+    "tools": (4, "volcache, shtab, tqdm"),
+    "prometheus": (3, "volcache_client.prometheus"),
+    "django": (5, "volcache_client.adapters.django"),
 }
 # Where most dependencies are needed.
 LOWEST = {"extra": "", "python_version": "3.11", "python_full_version": "3.11.0"}
 # In the place of the server's packages, as if they were not installed.
 WITHOUT = """
 import sys
-for name in ("prometheus_client", "pymemcache"):
+for name in ("prometheus_client", "pymemcache", "shtab", "tqdm"):
     sys.modules[name] = None
 """
 
@@ -69,6 +74,9 @@ def test_pins_are_within_the_ranges_of_the_package() -> None:
     service, tests = map(pins, REQUIREMENTS)
     assert service.keys() & tests.keys() == set()
     for needed in NEEDED:
+        if needed.name == CLIENT:
+            assert str(needed.specifier) == f"=={volcache.__version__}"
+            continue
         [pin] = (service | tests)[canonicalize_name(needed.name)].specifier
         assert pin.operator == "=="
         assert pin.version in needed.specifier, needed
@@ -90,7 +98,7 @@ def test_requirements_have_all_dependencies_of_the_service() -> None:
             needed = Requirement(line)
             if needed.marker is None or needed.marker.evaluate(LOWEST):
                 open_.append(canonicalize_name(needed.name))
-    assert reached == service.keys()
+    assert reached - {CLIENT} == service.keys()
 
 
 def test_every_place_has_the_same_version() -> None:
@@ -175,11 +183,15 @@ store.close()
         (["dump", str(store)], "key"),
         (["config", "check"], ""),
         (["files", "--list"], "nginx/volcache.conf"),
-        (["completion", "bash"], "complete"),
     ):
         shown = run_without(*words)
         assert expected in shown
         assert shown.endswith("exit code 0")
+    shown = run_without("completion", "bash")
+    assert shown == (
+        "volcache: not installed: shtab, which makes the script; run: pip install"
+        " 'volcache[tools]'\nexit code 2"
+    )
     for words in (["stats"], ["cluster", "status"], ["get", "key"]):
         shown = run_without(*words, "127.0.0.1:1")
         assert "Connection refused" in shown or "127.0.0.1:1" in shown
@@ -198,6 +210,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make the source package of this tree."""
     folder = tmp_path_factory.mktemp("source")
     tree = copied(folder / "tree")
+    wheels.build_client(tree, folder, epoch=1_600_000_000)
     return wheels.build_source(tree, folder, epoch=0)
 
 
@@ -236,7 +249,7 @@ def test_wheel_has_all_modules_the_core_and_the_shipped_files(
     modules = {
         path.removeprefix("src/")
         for path in tracked()
-        if path.startswith("src/volcache") and Path(path).suffix not in SOURCES
+        if path.startswith("src/volcache/") and Path(path).suffix not in SOURCES
     }
     files = {f"volcache/files/{path}" for path in shipped_files(ROOT)}
     assert names == {*built, *modules, *files}
@@ -258,6 +271,33 @@ def test_wheel_has_all_modules_the_core_and_the_shipped_files(
 
 
 @pytest.mark.slow
+def test_client_wheel_is_installed_on_any_platform_and_needs_nothing(
+    tmp_path: Path,
+) -> None:
+    """It has all modules of the clients; two builds have the same bytes."""
+    tree = copied(tmp_path / "tree")
+    wheel = wheels.build_client(tree, tmp_path, epoch=1_600_000_000)
+    first = wheel.read_bytes()
+    assert wheels.build_client(tree, tmp_path, 1_600_000_000).read_bytes() == first
+    assert wheel.name == f"volcache_client-{volcache.__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as file:
+        names = {name for name in file.namelist() if ".dist-info/" not in name}
+        [described] = [name for name in file.namelist() if name.endswith("/METADATA")]
+        found = message_from_bytes(file.read(described))
+    modules = {
+        path.removeprefix("src/")
+        for path in tracked()
+        if path.startswith("src/volcache_client/")
+    }
+    assert names == {name for name in modules if name.endswith((".py", "py.typed"))}
+    assert found.get_all("Requires-Dist") is None
+    assert found["Requires-Python"] == PROJECT["requires-python"]
+    # A folder that had nothing in it has the clients.
+    shown = release.test_client(tmp_path / "alone", wheel, Path(sys.executable))
+    assert "a miss without a server" in shown
+
+
+@pytest.mark.slow
 @pytest.mark.nightly
 def test_wheel_is_for_a_platform_that_package_indexes_accept(wheel: Path) -> None:
     """With a bill of materials: nothing of others is compiled in."""
@@ -276,10 +316,11 @@ def test_each_extra_is_installed_alone(wheel: Path, empty: Path, extra: str) -> 
     most, module = EXTRA_NEEDS[extra]
     release.install(empty, f"{wheel}[{extra}]" if extra else str(wheel))
     assert len(release.installed(empty) - {"volcache"}) <= most
+    assert CLIENT in release.installed(empty)
     assert ended([empty, "-c", f"import {module}"]).returncode == 0
-    if not extra:
+    if extra == "tools":
         assert "names the extra" in release.smoke(empty)
-    if extra == "server":
+        release.install(empty, f"{wheel}[server]")
         assert "all methods, restart, kill -9" in release.smoke(empty, "--server")
 
 

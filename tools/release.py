@@ -46,6 +46,18 @@ CORE_TESTS: Final = tuple(
 )
 CORE_NEEDS: Final = ("hypothesis", "pymemcache", "pytest", "pytest-timeout", "requests")
 
+_CLIENT_ALONE: Final = """
+import asyncio, volcache_client
+from volcache_client.adapters import mapping
+where = "127.0.0.1:1"
+with volcache_client.Client(where, on_error="miss") as client:
+    assert client.get("key") is None
+async def ask():
+    async with volcache_client.AsyncClient(where, on_error="miss") as client:
+        assert await client.get("key") is None
+asyncio.run(ask())
+print("  clients: a miss without a server")
+"""
 _INSTALL: Final = ("install", "--quiet", "--disable-pip-version-check")
 
 
@@ -126,6 +138,8 @@ def release(
         shutil.rmtree(BUILT, ignore_errors=True)
         BUILT.mkdir(parents=True)
         package = build_source(folder, BUILT, epoch)
+        client = wheels.build_client(folder / "tree", BUILT, epoch)
+        _say_size(client)
         source = wheels.unpack(package, folder / "source")
     with timer.step("wheels"):
         built = build_wheels(source, include, targets, epoch)
@@ -133,6 +147,7 @@ def release(
         again = folder / "again"
         again.mkdir()
         require_equal(package, build_source(again, again, epoch))
+        require_equal(client, wheels.build_client(again / "tree", again, epoch))
         second = wheels.unpack(again / package.name, again / "source")
         headers = include[targets[0].python]
         cache = again / "cache"
@@ -150,6 +165,13 @@ def release(
             "source package: installed": partial(
                 test_source, folder / "compiled", package
             )
+        }
+        | {
+            f"{client.name} with {python}": partial(
+                test_client, folder / f"client-{target.tag}", client, python
+            )
+            for target, python in found.items()
+            if python and target.machine == "x86_64"
         }
     )
     emulated = [t for t in targets if t.machine == "aarch64" and found[t]][:1]
@@ -182,6 +204,8 @@ def versions(root: Path) -> list[Version]:
         "src/volcache/version.py": r'^__version__.* = "(.+)"$',
         "docs/CHANGELOG.md": r"^## (\d[\w.+-]*)",  # The newest.
         "docs/openapi.yaml": r"^  version: (.+)$",
+        "src/volcache_client/pyproject.toml": r'(?m)^version = "(.+)"$',
+        "pyproject.toml": r'"volcache-client==(.+?)"',
         "docs/volcache.1": r'^\.TH .*"volcache (\S+)"',
     }
     return [
@@ -237,16 +261,33 @@ def test_wheel(folder: Path, wheel: Path, python: Path) -> str:
     empty = environment(folder, python)
     shown = ""
     if "x86_64" in wheel.name:  # In an emulator it takes a minute.
-        install(empty, str(wheel))
+        install(empty, f"{wheel}[tools]")
         shown = smoke(empty) + "\n"
-    install(empty, f"{wheel}[server]")
+    install(empty, f"{wheel}[server,tools]")
     return shown + smoke(empty, "--server")
+
+
+def test_client(folder: Path, wheel: Path, python: Path) -> str:
+    """Install the clients alone, without an index: they depend on nothing."""
+    empty = environment(folder, python)
+    install(empty, "--no-index", str(wheel))
+    return output(
+        *(str(empty), "-c", _CLIENT_ALONE),
+        cwd=empty.parent,
+        environ=without_programs(empty),
+    )
 
 
 def test_source(folder: Path, package: Path) -> str:
     """Without a compiler, one line says what is missing; with it, a server starts."""
     empty = environment(folder, Path(sys.executable))
-    words = (*_pip(empty), *_INSTALL, "--no-cache-dir", f"{package}[server]")
+    words = (
+        *_pip(empty),
+        *_INSTALL,
+        "--no-cache-dir",
+        f"--find-links={package.parent}",
+    )
+    words = (*words, f"{package}[server,tools]")
     done = subprocess.run(
         words,
         env=without_programs(empty),
@@ -277,9 +318,10 @@ def environment(folder: Path, python: Path) -> Path:
 
 
 def install(python: Path, *packages: str) -> None:
-    """Install packages as on a machine that cannot build any."""
-    words = ("--only-binary=:all:", f"--find-links={BUILT}")  # There is that of bjoern.
-    output(*_pip(python), *_INSTALL, *words, *packages)
+    """Install packages as on a machine that cannot build any; ours are in folders."""
+    folders = {Path(one).parent for one in packages if ".whl" in one} | {BUILT}
+    links = [f"--find-links={folder}" for folder in sorted(folders)]
+    output(*_pip(python), *_INSTALL, "--only-binary=:all:", *links, *packages)
 
 
 def _pip(python: Path) -> tuple[str, ...]:

@@ -216,6 +216,18 @@ def build_source(tree: Path, out: Path, epoch: int) -> Path:
     return out / package.name
 
 
+def build_client(tree: Path, out: Path, epoch: int) -> Path:
+    """Build the wheel of the clients, which has nothing to compile; return it."""
+    folder = tree / "src/volcache_client"
+    shutil.copy(tree / "LICENSE", folder)  # setuptools takes none from outside.
+    os.umask(0o022)
+    environ = clean() | {"SOURCE_DATE_EPOCH": str(epoch)}
+    with tempfile.TemporaryDirectory(prefix="volcache-wheel") as name:
+        words = (str(tools()), "-c", _BUILD.format("wheel"), name)
+        output(*words, cwd=folder, environ=environ)
+        return Path(shutil.copy(_only(Path(name)), out))
+
+
 def unpack(package: Path, folder: Path) -> Path:
     """Unpack a source package; return its tree, with what Cython makes of it."""
     shutil.unpack_archive(package, folder)

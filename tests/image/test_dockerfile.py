@@ -57,10 +57,10 @@ def test_wheel_never_comes_from_an_index() -> None:
     (text,) = [s.text for s in parse(TEXT)[1].steps if "pip install" in s.text]
     first, second = text.split("$pip install")[1:]
     assert "--no-index --no-deps" in first
-    assert '"volcache==${VERSION}"' in first
-    assert '"volcache[server]==${VERSION}"' in second
+    assert '"volcache==${VERSION}" "volcache-client==${VERSION}"' in first
+    assert '"volcache[server,tools]==${VERSION}"' in second
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert "server" in project["optional-dependencies"]
+    assert {"server", "tools"} <= project["optional-dependencies"].keys()
 
 
 def test_secrets_are_those_of_the_manual() -> None:

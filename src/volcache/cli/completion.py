@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from volcache.cli.command import command, print_line
+from volcache.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
@@ -13,9 +14,20 @@ SHELLS: Final = ("bash", "zsh", "tcsh")
 
 
 def script(shell: str) -> str:
-    """Return the script for one of `SHELLS`."""
+    """
+    Return the script for one of `SHELLS`.
+
+    Raises:
+        ConfigError: shtab is not installed.
+    """
     # Imported here: only this command needs them, and the second imports this module.
-    import shtab  # noqa: PLC0415
+    try:
+        import shtab  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError(
+            "not installed: shtab, which makes the script; run: pip install"
+            " 'volcache[tools]'"
+        ) from None
 
     from volcache.cli.main import build_parser  # noqa: PLC0415
 

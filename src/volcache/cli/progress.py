@@ -1,8 +1,8 @@
-"""Progress of a tool: a bar on standard error, shown only on a terminal."""
+"""Progress of a tool: a bar on standard error; only on a terminal, and with tqdm."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, Self, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,10 @@ def progress(total: int | None, what: str, unit: str = "B") -> tqdm[NoReturn]:
         unit: Of the total; bytes are shown in larger units.
     """
     # Imported late: --help and a pipe need no bar, and loading it takes time.
-    from tqdm import tqdm  # noqa: PLC0415
+    try:
+        from tqdm import tqdm  # noqa: PLC0415
+    except ImportError:
+        return cast("tqdm[NoReturn]", _NoBar())
 
     # Its monitor thread would outlive the bar and receive signals that are blocked here.
     tqdm.monitor_interval = 0
@@ -38,6 +41,26 @@ def progress(total: int | None, what: str, unit: str = "B") -> tqdm[NoReturn]:
         dynamic_ncols=True,
         bar_format=_ENDLESS if total is None else _KNOWN,
     )
+
+
+class _NoBar:
+    """What the tools call of a bar; it shows nothing."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def update(self, count: int = 1) -> None:
+        """Count."""
+        self.n += count
+
+    def clear(self) -> None:
+        """Show nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def above(bar: tqdm[NoReturn], report: Callable[[str], None]) -> Callable[[str], None]:

@@ -38,3 +38,15 @@ def test_without_a_terminal_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) ->
     with progress(10, "check") as bar:
         bar.update(5)
     assert shown.getvalue() == ""
+
+
+def test_progress_without_tqdm_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra `tools` has it; a tool works without."""
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    shown = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(shown, "isatty", lambda: True)
+    with progress(10, "check") as bar:
+        bar.update(5 - bar.n)
+        above(bar, lambda line: print(line, end="", file=shown))("damaged")
+    assert shown.getvalue() == "damaged"
