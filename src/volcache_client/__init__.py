@@ -12,6 +12,7 @@ from volcache_client.errors import (
     ClientUsageError,
     ConflictError,
     DiscoveryError,
+    ForeignValueError,
     InvalidArgumentError,
     InvalidKeyError,
     NodeConnectionError,
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessDeniedError", "AnswerError", "AsyncClient", "CacheError", "Client",
-    "ClientUsageError", "ConflictError", "DiscoveryError", "InvalidArgumentError",
-    "InvalidKeyError", "Item", "NodeConnectionError", "NodeDownError", "NodeError",
+    "ClientUsageError", "ConflictError", "DiscoveryError", "ForeignValueError",
+    "InvalidArgumentError", "InvalidKeyError", "Item", "NodeConnectionError",
+    "NodeDownError", "NodeError",
     "NodeEvent", "NodeTimeoutError", "NotStoredError", "PoolTimeoutError",
     "RefusedRequestError", "RefusedValueError", "SerializationError", "Stat",
     "StorageError", "UnavailableError", "UnexpectedAnswerError", "ValueTooLargeError",

@@ -56,7 +56,7 @@ class AsyncClient(TaskClient[V]):
         self: AsyncClient[Any],
         nodes: Source,
         *,
-        serializer: Literal["json"],
+        serializer: Literal["json", "pickle", "msgpack"],
         **options: Unpack[OptionArguments],
     ) -> None: ...
     @overload

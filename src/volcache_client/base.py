@@ -38,9 +38,10 @@ class BaseClient(Generic[V]):
     ) -> None:
         """See `AsyncClient`."""
         checked = make_options(options)
+        codec = make_codec(serializer, checked.signing_key)
         self._is_closed = False
         self._core: Final[Operations[V]] = Operations(
-            self._make_driver(checked), nodes, make_codec(serializer), checked
+            self._make_driver(checked), nodes, codec, checked
         )
         self._renewals = Renewals(self._core.clock, checked.lease_seconds)
 

@@ -56,7 +56,7 @@ class Client(ThreadClient[V]):
         self: Client[Any],
         nodes: Source,
         *,
-        serializer: Literal["json"],
+        serializer: Literal["json", "pickle", "msgpack"],
         **options: Unpack[OptionArguments],
     ) -> None: ...
     @overload

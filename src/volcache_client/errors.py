@@ -47,6 +47,10 @@ class SerializationError(CacheError, ValueError):
     """A serializer does not accept the value, or what is stored."""
 
 
+class ForeignValueError(SerializationError):
+    """What is stored was not written by this serializer with this key: a miss."""
+
+
 class ConflictError(CacheError):
     """Others have changed the value again and again; it is as they have left it."""
 

@@ -26,6 +26,7 @@ from volcache_client.errors import (
     AccessDeniedError,
     CacheError,
     ConflictError,
+    ForeignValueError,
     InvalidArgumentError,
     error_of,
 )
@@ -111,7 +112,7 @@ class Operations(Core[V]):
     async def get(self, key: Key) -> tuple[V] | None:
         """Return a tuple with the value, which may be None."""
         answer = await self.look(self.stored_key(key))
-        return None if answer is None else (self.codec.loads(answer.body),)
+        return None if answer is None else self._loaded(answer.body)
 
     @_counted("get", "read")
     async def get_item(self, key: Key) -> Item[V] | None:
@@ -121,9 +122,18 @@ class Operations(Core[V]):
     async def item(self, key: Key) -> Item[V] | None:
         """Return a value and what is known of it; this is not counted."""
         answer = await self.look(self.stored_key(key))
-        if answer is None:
+        found = None if answer is None else self._loaded(answer.body)
+        if answer is None or found is None:
             return None
-        return Item(self.codec.loads(answer.body), stat_of(answer, len(answer.body)))
+        return Item(found[0], stat_of(answer, len(answer.body)))
+
+    def _loaded(self, stored: bytes) -> tuple[V] | None:
+        """Return a tuple with a value; None for what another one has written."""
+        try:
+            return (self.codec.loads(stored),)
+        except ForeignValueError as error:
+            self.counters.error(error)
+            return None
 
     @_counted("stat", "read")
     async def stat(self, key: Key) -> Stat | None:

@@ -24,6 +24,7 @@ class OptionArguments(TypedDict, total=False):
 
     token: str
     admin_token: str
+    signing_key: str
     ssl_context: ssl.SSLContext | None
     connect_timeout: float
     timeout: float
@@ -48,6 +49,7 @@ class Options:
     Attributes:
         token: Sent as `Authorization: Bearer`; empty = none.
         admin_token: For `purge`.
+        signing_key: Of `serializer="pickle"`, a secret.
         ssl_context: For https; None = the default of Python: certificates of the system.
         connect_timeout: For a connection, seconds.
         timeout: For an operation with one request, connection included, seconds; of a
@@ -75,6 +77,7 @@ class Options:
     # Not in its repr, which may be logged.
     token: str = field(default="", repr=False)
     admin_token: str = field(default="", repr=False)
+    signing_key: str = field(default="", repr=False)
     ssl_context: ssl.SSLContext | None = None
     connect_timeout: float = 0.5
     timeout: float = 2.0
@@ -99,6 +102,10 @@ class Options:
         """
         for name in ("token", "admin_token"):
             _check_token(name, getattr(self, name))
+        if not isinstance(self.signing_key, str):
+            raise InvalidArgumentError(
+                f"signing_key: a {type(self.signing_key).__name__}; allowed is text"
+            )
         for names, is_allowed, allowed in _RULES:
             for name in names:
                 value = getattr(self, name)

@@ -92,7 +92,7 @@ def open_cache(
 def open_cache(
     directory: str | os.PathLike[str],
     *,
-    serializer: Literal["json"],
+    serializer: Literal["json", "msgpack"],
     **options: Unpack[OpenOptions],
 ) -> EmbeddedCache[Any]: ...
 @overload
@@ -132,8 +132,8 @@ def open_cache(  # noqa: PLR0913 - By keyword.
         sync_interval: Seconds, for "periodic".
         eviction: "frequency" keeps what is read again, "fifo" drops the oldest.
         default_ttl: Seconds until a value expires that is stored without a `ttl`.
-        serializer: None: values are bytes. "json": what JSON can express. Otherwise an
-            object with `dumps` and `loads`.
+        serializer: None: values are bytes. "json", "msgpack": what these can express.
+            Otherwise an object with `dumps` and `loads`.
 
     Raises:
         InvalidArgumentError: An option is not allowed.

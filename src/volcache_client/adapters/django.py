@@ -25,11 +25,13 @@ from weakref import WeakValueDictionary, finalize
 from volcache_client.adapters._keys import safe_key
 from volcache_client.aio import AsyncClient
 from volcache_client.client import Client
+from volcache_client.errors import ForeignValueError
 from volcache_client.exchanges import run
 from volcache_client.keys import TTL_MAX
-from volcache_client.serializers import Bytes, Json, make_codec
+from volcache_client.serializers import Bytes, Json, MsgPack, SignedPickle, make_codec
 
 try:
+    from django.conf import settings
     from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
     from django.utils.module_loading import import_string
 except ImportError as error:
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 # Of a value without a timeout; `max_ttl` of the service applies.
 NEVER: Final = math.inf
 DEFAULT_PREFIX: Final = "django/"
+_NAMED: Final = {"json": Json, "msgpack": MsgPack}
 
 
 def _both(steps: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
@@ -109,7 +112,7 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
         """
         super().__init__(params)
         options = {"prefix": DEFAULT_PREFIX, **(params.get("OPTIONS") or {})}
-        self._serializer = _serializer(options.pop("serializer", "json"))
+        self._serializer = _serializer(options.pop("serializer", "pickle"))
         content_type = make_codec(self._serializer).content_type
         self._shared = _shared_client(location, content_type, options)
 
@@ -125,8 +128,9 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
         self, client: Any, key: str, default: Any = None, version: int | None = None
     ) -> Any:
         """Return a value, or the default."""
-        stored = await client.get(self._key(key, version))
-        return default if stored is None else self._serializer.loads(stored)
+        for value in self._loaded(await client.get(self._key(key, version))):
+            return value
+        return default
 
     @_both
     async def get_many(
@@ -135,7 +139,9 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
         """Return the values that are there, by key; they are asked for at once."""
         wanted = {self._key(key, version): key for key in keys}
         found = await client.get_many(wanted)
-        return {wanted[key]: self._serializer.loads(found[key]) for key in found}
+        return {
+            wanted[key]: value for key in found for value in self._loaded(found[key])
+        }
 
     @_both
     async def has_key(self, client: Any, key: str, version: int | None = None) -> bool:
@@ -253,7 +259,10 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
             if item is None or item.stat.etag == tried:
                 raise ValueError(f"Key '{key}' not found")
             tried = item.stat.etag
-            number = self._serializer.loads(item.value) + delta
+            numbers = self._loaded(item.value)
+            if not numbers:
+                raise ValueError(f"Key '{key}' not found")
+            number = numbers[0] + delta
             left = NEVER if item.stat.ttl is None else max(item.stat.ttl, 1)
             data = self._serializer.dumps(number)
             if await client.cas(where, data, tried, left) is not None:
@@ -278,9 +287,21 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
             stored = await client.get_or_set(where, make, seconds)
         else:
             stored = await client.get(where)
-        return self._serializer.loads(make() if stored is None else stored)
+        for value in self._loaded(stored):
+            return value
+        made = make()
+        if seconds > 0:  # What is stored is not ours.
+            await client.set(where, made, seconds)
+        return self._serializer.loads(made)
 
     # --- Parts --------------------------------------------------------------------------
+
+    def _loaded(self, stored: bytes | None) -> list[Any]:
+        """Return a list of the value; an empty one for a miss, as what is not ours is."""
+        try:
+            return [] if stored is None else [self._serializer.loads(stored)]
+        except ForeignValueError:
+            return []
 
     def _key(self, key: str, version: int | None) -> str:
         return safe_key(self.make_and_validate_key(key, version=version))
@@ -360,14 +381,16 @@ def _shared_client(
 
 def _serializer(chosen: Any) -> Any:
     """
-    Return the serializer of OPTIONS: "json", an object, a class, or the path of one.
+    Return the serializer of OPTIONS: a name, an object, a class, or the path of one.
 
     What it raises is raised as it is, as by Django's own backends.
 
     Raises:
         ImportError: There is no such path.
     """
-    if chosen == "json":
-        return Json()
+    if chosen == "pickle":
+        return SignedPickle(settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    if chosen in _NAMED:
+        return _NAMED[chosen]()
     found = import_string(chosen) if isinstance(chosen, str) else chosen
     return found() if isinstance(found, type) else found or Bytes()

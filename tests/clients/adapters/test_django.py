@@ -6,12 +6,12 @@ import asyncio
 import itertools
 import math
 import os
-import pickle
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from decimal import Decimal
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import django
@@ -33,7 +33,6 @@ Make = Callable[..., VolcacheCache]
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
-ROOT = Path(__file__).resolve().parents[3]
 BACKEND = "volcache_client.adapters.django.VolcacheCache"
 VALUES = [
     None, True, 0, -1, 2**70, 0.5, "", "text é \U0001f600", [], [1, [2]], {},
@@ -61,7 +60,11 @@ def configured(server: ServerProcess) -> None:
                 "TIMEOUT": 60,
                 "VERSION": 7,
                 "KEY_PREFIX": "site",
-                "OPTIONS": {"timeout": 20, "connect_timeout": 20},
+                "OPTIONS": {
+                    "serializer": "json",
+                    "timeout": 20,
+                    "connect_timeout": 20,
+                },
             },
         },
     )
@@ -125,10 +128,9 @@ def test_a_value_is_returned_as_it_was_set(cache: VolcacheCache, value: object) 
     assert "key" in cache
 
 
-def test_a_value_that_json_lacks_is_an_error_and_not_stored(
-    cache: VolcacheCache,
-) -> None:
-    """Pickle is never used unless a project chooses it."""
+def test_a_value_that_json_lacks_is_an_error_and_not_stored(make: Make) -> None:
+    """If a project chooses JSON."""
+    cache = make(options={"serializer": "json"})
     with pytest.raises(SerializationError):
         cache.set("key", object())
     assert cache.get("key") is None
@@ -435,33 +437,58 @@ def test_an_outage_is_an_error_or_a_miss(make: Make) -> None:
         cache.incr("key")
 
 
-def test_the_serializer_of_the_documentation_keeps_pages(make: Make) -> None:
-    """It reads nothing that the project has not signed."""
-    document = (ROOT / "docs" / "ADAPTERS.md").read_text("utf-8")
-    example = document.partition("### Other values")[2]
-    names: dict[str, Any] = {}
-    exec(example.partition("```python\n")[2].partition("```")[0], names)  # noqa: S102
-    cache = make(options={"serializer": names["SignedPickle"]})
+def test_values_that_the_project_has_not_signed_are_misses(make: Make) -> None:
+    """For all methods that read; nothing of them runs."""
+    cache = make()
     cache.set("page", HttpResponse(b"text", headers={"X-Name": "value"}))
     page = cache.get("page")
     assert (page.content, page["X-Name"]) == (b"text", "value")
     where = cache.make_key("page")
     stored = cache.client.get(where)
     assert stored is not None
-    for changed in (b"", stored[:-1], stored[32:], bytes(32) + stored[32:]):
+    for changed in (b"", stored[:-1], stored[32:], bytes(32) + stored[32:], b"[1]"):
         cache.client.set(where, changed)
-        with pytest.raises(ValueError, match="not signed"):
-            cache.get("page")
+        assert cache.get("page", "none") == "none"
+        assert cache.get_many(["page"]) == {}
+        with pytest.raises(ValueError, match="page"):
+            cache.incr("page")
+        assert cache.get_or_set("page", lambda: 5) == cache.get("page") == 5
+
+
+def test_value_signed_with_a_fallback_key_is_read(make: Make) -> None:
+    """As with other signatures of Django."""
+    cache = make()
+    cache.set("key", 5)
+    options = {"prefix": cache.client._core.prefix.decode()}
+    with override_settings(
+        SECRET_KEY="new",  # noqa: S106 - Of this test.
+        SECRET_KEY_FALLBACKS=[settings.SECRET_KEY],
+    ):
+        assert make(options=options).get("key") == 5
+    with override_settings(SECRET_KEY="new"):  # noqa: S106 - Of this test.
+        assert make(options=options).get("key") is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [datetime(2026, 1, 2, tzinfo=UTC), Decimal("1.5"), (1, (2,)), {3: {4}}, b"\0"],
+)
+def test_value_of_any_class_is_returned_as_it_was_set(
+    cache: VolcacheCache, value: object
+) -> None:
+    """What JSON lacks."""
+    cache.set("key", value)
+    assert cache.get("key") == value
 
 
 def test_cache_page_keeps_a_page(server: ServerProcess) -> None:
-    """With a serializer for pages."""
+    """With the settings that are the default."""
     numbers = itertools.count()
 
     def view(_: HttpRequest) -> HttpResponse:
         return HttpResponse(str(next(numbers)))
 
-    options = {"serializer": pickle, "prefix": f"pages-{os.getpid()}/"}
+    options = {"prefix": f"pages-{os.getpid()}/"}
     page = {"BACKEND": BACKEND, "LOCATION": server.url, "OPTIONS": options}
     with override_settings(CACHES={"default": page}):
         view = cache_page(60)(view)

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import enum
+import hmac
 import json
+import pickle
+import sys
 from collections import OrderedDict
-from typing import Any
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.tables import each_row
-from volcache_client.errors import InvalidArgumentError, SerializationError
-from volcache_client.serializers import Bytes, Json, make_codec
+from volcache_client.errors import (
+    ForeignValueError,
+    InvalidArgumentError,
+    SerializationError,
+)
+from volcache_client.serializers import (
+    Bytes,
+    Json,
+    SignedPickle,
+    Zstd,
+    make_codec,
+)
 
 # Another load of the machine is no reason to fail.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -137,8 +152,101 @@ def test_a_serializer_of_the_user_may_return_text_and_raise_anything() -> None:
         codec.dumps(1)
 
 
-@each_row("wrong", ["pickle", 7, b"", Reversed, object()])
+@each_row("wrong", ["yaml", 7, b"", Reversed, object()])
 def test_a_serializer_has_dumps_and_loads(wrong: Any) -> None:
     """Of an object, not of a class."""
     with pytest.raises(InvalidArgumentError, match="allowed are None"):
         make_codec(wrong)
+
+
+def test_signed_pickle_of_any_value_is_read_as_it_was_stored() -> None:
+    """Also by a program that has another key now, and this one among its older ones."""
+    when = datetime(2026, 1, 2, tzinfo=UTC)
+    value = {"when": when, "price": Decimal("1.50"), 3: (None, b"a")}
+    stored = make_codec("pickle", "secret").dumps(value)
+    for codec in (
+        make_codec("pickle", "secret"),
+        make_codec("pickle", "new", "secret"),
+    ):
+        assert codec.loads(stored) == value
+    with pytest.raises(SerializationError, match="not a value of pickle"):
+        make_codec("pickle", "secret").dumps(lambda: None)
+
+
+def test_signed_pickle_that_was_changed_is_not_loaded() -> None:
+    """Nothing of it runs."""
+    stored = SignedPickle("secret").dumps("value")
+    call = pickle.dumps(_Called())
+    key = b"secret"
+    others = [
+        SignedPickle("other").dumps("value"),
+        hmac.digest(key, call, "sha256") + call,  # Of another use of the same key.
+        *(b"", stored[:-1], stored[32:], bytes(32) + call, b'["json"]'),
+    ]
+    for other in others:
+        with pytest.raises(ForeignValueError):
+            SignedPickle("secret").loads(other)
+    assert _Called.calls == []
+
+
+class _Called:
+    """Pickle calls a function when it reads one."""
+
+    calls: ClassVar[list[str]] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.calls.append, ("called",)
+
+
+def test_signed_pickle_of_a_class_that_is_gone_is_a_foreign_value() -> None:
+    """As after an update of the program."""
+    signed = SignedPickle("secret")
+    data = b"cno_such_module\nName\n."
+    signature = hmac.digest(signed._keys[0], data, "sha256")
+    with pytest.raises(ForeignValueError, match="no_such_module"):
+        signed.loads(signature + data)
+
+
+def test_pickle_without_a_key_names_the_option() -> None:
+    """An empty one is none."""
+    for keys in ((), ("",)):
+        with pytest.raises(InvalidArgumentError, match="signing_key"):
+            make_codec("pickle", *keys)
+    wrong: list[Any] = ["", 5]
+    for one in wrong:
+        with pytest.raises(InvalidArgumentError, match="signing_key"):
+            SignedPickle(one)
+
+
+def test_msgpack_value_is_read_as_it_was_stored_or_refused() -> None:
+    """A tuple would be read as a list."""
+    codec = make_codec("msgpack")
+    value = {"a": [1, 2.5, None, b"bytes"], 3: "é"}
+    assert codec.loads(codec.dumps(value)) == value
+    for wrong in ((1, 2), object(), 2**70):
+        with pytest.raises(SerializationError):
+            codec.dumps(wrong)
+    with pytest.raises(SerializationError):
+        codec.loads(b"\xc1")
+
+
+def test_msgpack_without_its_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the option."""
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    with pytest.raises(InvalidArgumentError, match=r'serializer="msgpack" needs.*pip'):
+        make_codec("msgpack")
+
+
+def test_zstd_compresses_the_values_of_another_serializer() -> None:
+    """What is too large, or something else, is an error before memory is taken."""
+    codec = make_codec(Zstd("json"))
+    value = ["text"] * 1000
+    stored = codec.dumps(value)
+    assert len(stored) < 100
+    assert codec.loads(stored) == value
+    assert make_codec(Zstd()).loads(make_codec(Zstd()).dumps(b"")) == b""
+    with pytest.raises(SerializationError, match="allowed are 100"):
+        make_codec(Zstd("json", size_max=100)).loads(stored)
+    for wrong in (b"", b"text"):
+        with pytest.raises(SerializationError):
+            codec.loads(wrong)
