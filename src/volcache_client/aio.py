@@ -100,10 +100,10 @@ class AsyncClient(TaskClient[V]):
         """
         Return the values of those keys that are found, by the keys as they are given.
 
-        There is one request for each key, up to `connections_max` at a time. All keys are
-        tried; then the error of the first one that failed is raised.
+        The requests are sent in a row to each node, at the same time to all nodes. All keys
+        are tried; then the error of the first one that failed is raised.
         """
-        found = await self._each(keys, self._core.get)
+        found = await self._many(self._core.get_many(keys))
         return {key: value for key, (value,) in found.items()}
 
     async def stat(self, key: Key) -> Stat | None:
@@ -146,10 +146,7 @@ class AsyncClient(TaskClient[V]):
 
     async def set_many(self, values: Mapping[K, V], ttl: Ttl = None) -> dict[K, str]:
         """Store values, as `get_many`; return the ETags of those that were stored."""
-        values = dict(values)
-        return await self._each(
-            values, lambda key: self._core.set("set", key, values[key], ttl)
-        )
+        return await self._many(self._core.set_many(values, ttl))
 
     async def set_file(
         self,
@@ -246,7 +243,7 @@ class AsyncClient(TaskClient[V]):
 
     async def delete_many(self, keys: Iterable[Key]) -> int:
         """Remove values, as `get_many`; return how many there were."""
-        return sum((await self._each(keys, self._core.delete)).values())
+        return sum((await self._many(self._core.delete_many(keys))).values())
 
     async def purge(self, prefix: Key) -> None:
         """

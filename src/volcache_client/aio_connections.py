@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from volcache_client.connections import resolve
-from volcache_client.http1 import RECEIVE_BYTES, BadAnswerError, HttpExchange
+from volcache_client.http1 import RECEIVE_BYTES, BadAnswerError
 from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from volcache_client.nodes import Address
+    from volcache_client.pipelines import Exchange
 
 # Seconds for which a connection that is not used is kept: half as long as the service and
 # nginx keep it, so that they do not close it while a request is on its way.
@@ -64,7 +65,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._readable: Final = select.poll()
         self.is_open = False
         self.ended: Final[asyncio.Future[None]] = loop.create_future()
-        self._exchange: HttpExchange | None = None
+        self._exchange: Exchange | None = None
         self._error: Exception | None = None  # Why it was closed.
         self._deadline: Callable[[], float] = float
         self._wanted = 0
@@ -77,7 +78,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     # --- What the caller does -----------------------------------------------------
 
-    async def send(self, exchange: HttpExchange, deadline: Callable[[], float]) -> None:
+    async def send(self, exchange: Exchange, deadline: Callable[[], float]) -> None:
         """Send a request; see `HttpConnection`."""
         self._exchange = exchange
         self._deadline = deadline
@@ -86,7 +87,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         if not exchange.is_sent:
             await self._send_rest(exchange)
 
-    async def _send_rest(self, exchange: HttpExchange) -> None:
+    async def _send_rest(self, exchange: Exchange) -> None:
         parts = exchange.more_parts()
         is_last = False
         while not is_last:
@@ -144,12 +145,12 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     # --- Waiting ------------------------------------------------------------------
 
-    def _is_answered(self, exchange: HttpExchange) -> bool:
+    def _is_answered(self, exchange: Exchange) -> bool:
         """Whether the rest of a request need not be sent."""
         return bool(exchange.status) or self._error is not None
 
     async def _next_parts(
-        self, exchange: HttpExchange, parts: Iterator[bytes | memoryview]
+        self, exchange: Exchange, parts: Iterator[bytes | memoryview]
     ) -> list[bytes | memoryview]:
         """Return parts of a request; those of a file are read in a thread."""
         body = exchange.request.body

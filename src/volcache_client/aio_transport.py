@@ -5,25 +5,43 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from copy import copy
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet
 
 from volcache_client.aio_connections import AsyncConnection, connect
 from volcache_client.connections import tls_context
-from volcache_client.errors import ClientUsageError, PoolTimeoutError
+from volcache_client.errors import CacheError, ClientUsageError, PoolTimeoutError
 from volcache_client.exchanges import open_body, send
-from volcache_client.http1 import answer_error, connect_error
+from volcache_client.http1 import answer_error, connect_error, is_short
+from volcache_client.messages import SendMany
+from volcache_client.pipelines import send_many
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from volcache_client.errors import CacheError
     from volcache_client.messages import Answer, Open, Opened, Send
     from volcache_client.nodes import Node
     from volcache_client.options import Options
 
 _BUFFER_BYTES: Final = 1 << 18
 _CLOSED: Final = "the client was closed before the answer came"
+
+
+class _Batched(NamedTuple):
+    """A request that is sent together with others."""
+
+    step: Send
+    answer: asyncio.Future[Answer]
+
+    def end(self, result: Answer | CacheError | None) -> None:
+        """Give its task the answer, or an error of its own; None: it is sent again."""
+        if self.answer.done():  # The task was cancelled.
+            return
+        if isinstance(result, CacheError):
+            self.answer.set_exception(copy(result))
+        elif result is not None:
+            self.answer.set_result(result)
 
 
 class AsyncTransport:
@@ -34,11 +52,50 @@ class AsyncTransport:
         self._options: Final = options
         self._pools: Final[dict[Node, AsyncPool]] = {}
         self._retired: Final[set[AsyncPool]] = set()
+        # With `batch`: the requests of this turn of the loop, by node.
+        self._turn: dict[Node, list[_Batched]] = {}
+        self._sending: Final[set[asyncio.Task[None]]] = set()
         _all.add(self)
 
     async def send(self, step: Send) -> Answer:
         """Send a request and read its answer; see `exchanges.send`."""
-        return await send(self._pool(step.node), step)
+        request = step.request
+        if (
+            not self._options.batch
+            or not request.is_repeatable
+            or not is_short(request)
+        ):
+            return await send(self._pool(step.node), step)
+        loop = asyncio.get_running_loop()
+        if not self._turn:
+            loop.call_soon(self._send_turn)
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._turn.setdefault(step.node, []).append(_Batched(step, answer))
+        return await answer
+
+    def _send_turn(self) -> None:
+        """Send what the tasks have asked for in one turn of the loop."""
+        turn, self._turn = self._turn, {}
+        for node, batch in turn.items():
+            task = asyncio.create_task(self._send_batch(node, batch))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _send_batch(self, node: Node, batch: list[_Batched]) -> None:
+        """Send requests in a row, those again that may be; give each its answer."""
+        while batch := [one for one in batch if not one.answer.done()]:
+            requests = [one.step.request for one in batch]
+            step = SendMany(node, requests, batch[0].step.timeout)
+            try:
+                results = await self.send_many(step)
+            except CacheError as error:
+                results = [error] * len(batch)
+            for one, result in zip(batch, results, strict=False):
+                one.end(result)
+
+    async def send_many(self, step: SendMany) -> list[Answer | CacheError | None]:
+        """Send requests in a row; see `pipelines.send_many`."""
+        return await send_many(self._pool(step.node), step)
 
     async def open(self, step: Open) -> Answer | Opened:
         """Send a request and open its answer; see `exchanges.open_body`."""
@@ -58,7 +115,7 @@ class AsyncTransport:
 
     async def close(self) -> None:
         """Close all connections; what is in work fails."""
-        ending = self._close()
+        ending = [*self._close(), *self._sending]
         if ending:
             await asyncio.wait(ending)
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from volcache_client.errors import InvalidArgumentError
 from volcache_client.operations import Operations
 from volcache_client.options import OptionArguments, make_options
 from volcache_client.serializers import make_codec
 from volcache_client.threads import Renewals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from typing import Unpack
 
     from volcache_client.core import Core, Source
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     from volcache_client.operations import Streamed
     from volcache_client.options import Options
 
-K = TypeVar("K", bound="str | bytes")
-T = TypeVar("T")
 V = TypeVar("V")
 
 
@@ -83,35 +79,3 @@ class BaseReader:
         self.stat: Final[Stat] = streamed.stat
         self._body: Final = streamed.body
         self._failed: Final = partial(core.stream_failed, streamed.node)
-
-
-def distinct(keys: Iterable[K]) -> list[K]:
-    """
-    Return keys without repetitions, in their order.
-
-    Raises:
-        InvalidArgumentError: It is one key.
-    """
-    if isinstance(keys, str | bytes):
-        raise InvalidArgumentError(
-            f"{keys!r} is one key; allowed is an iterable of keys, such as a list"
-        )
-    return list(dict.fromkeys(keys))
-
-
-def results_by_key(
-    keys: list[K], results: Sequence[T | BaseException | None]
-) -> dict[K, T]:
-    """
-    Return the results that are not None.
-
-    Raises:
-        Exception: The first of the errors, with a note of how many others there are.
-    """
-    errors = [result for result in results if isinstance(result, BaseException)]
-    if len(errors) > 1:
-        errors[0].add_note(f"and {len(errors) - 1} more of {len(keys)} keys")
-    if errors:
-        raise errors[0]
-    found = zip(keys, cast("Sequence[T | None]", results), strict=True)
-    return {key: result for key, result in found if result is not None}

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from volcache_client.errors import CacheError
-    from volcache_client.http1 import HttpExchange
     from volcache_client.nodes import Address
+    from volcache_client.pipelines import Exchange
 
 _NEVER: Final = float("inf")
 _IDLE_SECONDS_MAX: Final = 60.0
@@ -54,11 +54,11 @@ class Connection:
         self._is_plain: Final = not isinstance(raw, ssl.SSLSocket)
         self._readable: Final = select.poll()
         self._readable.register(raw, select.POLLIN)
-        self._exchange: HttpExchange
+        self._exchange: Exchange
         self._deadline: Callable[[], float]
         self.is_reusable = False
 
-    async def send(self, exchange: HttpExchange, deadline: Callable[[], float]) -> None:
+    async def send(self, exchange: Exchange, deadline: Callable[[], float]) -> None:
         """Send a request; see `HttpConnection`."""
         self.is_reusable = False
         self._exchange = exchange

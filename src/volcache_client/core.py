@@ -21,7 +21,7 @@ from volcache_client.errors import (
 )
 from volcache_client.headers import checked_type, etag_of, has_end, max_age, size_of
 from volcache_client.keys import encode_key, path_of
-from volcache_client.messages import Answer, Open, Opened, Request, Send
+from volcache_client.messages import Answer, Open, Opened, Request, Send, SendMany
 from volcache_client.metrics import Counters
 from volcache_client.nodes import HealthOptions, Node, NodeEvent
 from volcache_client.uploads import Upload
@@ -106,14 +106,10 @@ class Core(Generic[V]):
         """Return the answer with a value, or with its head only; None for a miss."""
         node = await self._node_of(stored)
         request = Request(method, path_of(stored), self.headers)
-        answer = await self.exchange(node, request)
-        if answer.status == OK:
-            if method == "HEAD":
-                size_of(node.name, answer)
-            return answer
-        if answer.status == NOT_FOUND:
-            return None
-        raise error_of(node.name, answer.status, answer.body)
+        answer = found_in(node, await self.exchange(node, request))
+        if answer is not None and method == "HEAD":
+            size_of(node.name, answer)
+        return answer
 
     async def open(self, stored: bytes) -> tuple[Node, Opened] | None:
         """Return the answer with a value that is not read yet; None for a miss."""
@@ -145,12 +141,7 @@ class Core(Generic[V]):
         node = await self._node_of(stored)
         headers = {**self.headers, **condition}
         request = Request("DELETE", path_of(stored), headers, None, not condition)
-        answer = await self.exchange(node, request)
-        if answer.status == OK:
-            return True
-        if answer.status in {NOT_FOUND, _PRECONDITION_FAILED}:
-            return False
-        raise error_of(node.name, answer.status, answer.body)
+        return was_removed(node, await self.exchange(node, request))
 
     async def _node_of(self, stored: bytes) -> Node:
         await self.refresh()
@@ -226,8 +217,54 @@ class Core(Generic[V]):
             node.failed(_reason_of(error))
             raise
         finally:
-            self.counters.request_ended(node.name, is_failure=is_failure)
+            self.counters.request_ended(node.name, failures=is_failure)
         return answer
+
+    async def exchange_many(
+        self, node: Node, requests: Sequence[Request]
+    ) -> list[Answer | CacheError]:
+        """
+        Send requests in a row; return the answer or the error of each.
+
+        A connection that fails costs the requests on it, and is one failure of the node.
+        """
+        results: list[Any] = [None] * len(requests)
+        left = list(range(len(requests)))
+        while left:
+            try:
+                await self._admit(node)
+                listed = [requests[at] for at in left]
+                took = await self._attempt_many(
+                    SendMany(node, listed, self.options.timeout)
+                )
+            except NodeError as error:
+                took = [error] * len(left)
+            for at, result in zip(left, took, strict=False):
+                results[at] = result
+            left = [at for at in left if results[at] is None]
+        return results
+
+    async def _attempt_many(
+        self, step: SendMany
+    ) -> Sequence[Answer | CacheError | None]:
+        """Send requests, and count what becomes of them; see `_attempt`."""
+        node, count = step.node, len(step.requests)
+        failed: list[NodeError] = []
+        sent = 0
+        self.counters.request_began(node.name, count)
+        try:
+            results = list(await self.driver.send_many(step))
+            sent = len(results)
+            failed = [one for one in results if isinstance(one, NodeError)]
+            if any(isinstance(one, Answer) for one in results):
+                node.succeeded()
+            for one in {id(one): one for one in failed}.values():
+                node.failed(_reason_of(one))
+        finally:
+            # Those that were not sent, or are sent again, are counted the next time.
+            self.counters.request_began(node.name, sent - count)
+            self.counters.request_ended(node.name, failures=len(failed), count=sent)
+        return results
 
     def stream_failed(self, node: Node, error: NodeError) -> None:
         """Count an error that ended a stream; the caller raises it, whatever `on_error`."""
@@ -266,7 +303,7 @@ class Core(Generic[V]):
         outcome: Outcome = "error"
         try:
             result = await steps
-            outcome = _outcome_of(name, result, is_write=is_write)
+            outcome = outcome_of(name, result, is_write=is_write)
         except CacheError as error:
             self.excuse(error, excuse, is_write=is_write)
             outcome = "dropped" if is_write else "miss"
@@ -345,7 +382,24 @@ class Core(Generic[V]):
         return headers
 
 
-def _outcome_of(name: str, result: object, *, is_write: bool) -> Outcome:
+def found_in(node: Node, answer: Answer) -> Answer | None:
+    """Return an answer with a value; None for a miss; raise an error for any other."""
+    if answer.status == OK:
+        return answer
+    if answer.status == NOT_FOUND:
+        return None
+    raise error_of(node.name, answer.status, answer.body)
+
+
+def was_removed(node: Node, answer: Answer) -> bool:
+    """Return whether a value was removed; raise an error for any other answer."""
+    if answer.status in {OK, NOT_FOUND, _PRECONDITION_FAILED}:
+        return answer.status == OK
+    raise error_of(node.name, answer.status, answer.body)
+
+
+def outcome_of(name: str, result: object, *, is_write: bool) -> Outcome:
+    """Return how an operation that raised nothing has ended."""
     if not is_write:
         return "miss" if result is None else "hit"
     is_refused = name != "purge" and (result is None or result is False)

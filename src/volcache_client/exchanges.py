@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from volcache_client.errors import CacheError
     from volcache_client.messages import Open, Request, Send
+    from volcache_client.pipelines import Exchange
 
 T = TypeVar("T")
 _OK: Final = 200
@@ -32,7 +33,7 @@ class HttpConnection(Protocol):
     def is_reusable(self) -> bool:
         """Whether another request may be sent after this exchange."""
 
-    async def send(self, exchange: HttpExchange, deadline: Callable[[], float]) -> None:
+    async def send(self, exchange: Exchange, deadline: Callable[[], float]) -> None:
         """
         Send a request, or what the server reads of it before it answers.
 

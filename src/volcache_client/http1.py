@@ -13,6 +13,7 @@ import ssl
 import sys
 from collections import deque
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from volcache_client.errors import NodeConnectionError, NodeError, NodeTimeoutError
@@ -53,7 +54,10 @@ class Headers(Mapping[str, str]):
     def __init__(self, text: str = "") -> None:
         """Take lines that were checked."""
         self._text: Final = f"\n{text}"
-        self._lower: Final = self._text.lower()
+
+    @cached_property
+    def _lower(self) -> str:
+        return self._text.lower()
 
     def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - As of dict.
         """Return a header, several ones joined; or the default."""
@@ -124,25 +128,14 @@ class HttpExchange:
     def first_part(self) -> bytes:
         """Return the head, with the body if that is short."""
         request = self.request
-        lines = [
-            f"{request.method} {request.path} HTTP/1.1\r\nHost: {self._host}\r\n",
-            *[f"{name}: {value}\r\n" for name, value in request.headers.items()],
-        ]
         body = request.body
-        if body is not None:
-            size = body.size if isinstance(body, Upload) else len(body)
-            is_known = size is not None
-            lines.append(f"Content-Length: {size}\r\n" if is_known else _CHUNKED)
-        head = f"{''.join(lines)}\r\n".encode("latin-1")
+        head = head_of(request, self._host, lines_of(request.headers))
         return head + body if isinstance(body, bytes) and self.is_short else head
 
     @property
     def is_short(self) -> bool:
         """Whether the first part is all of the request."""
-        body = self.request.body
-        if body is None or isinstance(body, Upload):
-            return body is None
-        return len(body) <= _JOINED_BYTES_MAX
+        return is_short(self.request)
 
     def more_parts(self) -> Iterator[bytes | memoryview]:
         """
@@ -231,6 +224,16 @@ class HttpExchange:
         """
         is_broken = isinstance(error, ConnectionError | ssl.SSLError)
         return is_broken and not self.has_received and self.request.is_repeatable
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the connection ends after this answer."""
+        return self._is_last
+
+    @property
+    def rest(self) -> bytes:
+        """What was received after the answer."""
+        return self._received[self._at :]
 
     # --- Steps of the parser --------------------------------------------------------
 
@@ -324,6 +327,30 @@ class HttpExchange:
 
 
 _NO_HEADERS: Final = Headers()
+
+
+def lines_of(headers: Mapping[str, str]) -> str:
+    """Return headers as they are sent."""
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+
+
+def head_of(request: Request, host: str, lines: str) -> bytes:
+    """Return what is sent before the body; `lines` are the headers of the request."""
+    body, length = request.body, ""
+    if body is not None:
+        size = body.size if isinstance(body, Upload) else len(body)
+        length = _CHUNKED if size is None else f"Content-Length: {size}\r\n"
+    return (
+        f"{request.method} {request.path} HTTP/1.1\r\nHost: {host}\r\n{lines}{length}\r\n"
+    ).encode("latin-1")
+
+
+def is_short(request: Request) -> bool:
+    """Whether the body is sent with the head."""
+    body = request.body
+    if body is None or isinstance(body, Upload):
+        return body is None
+    return len(body) <= _JOINED_BYTES_MAX
 
 
 def _is_number(text: str) -> bool:

@@ -38,6 +38,7 @@ _COUNTER: Final = re.compile(rb"[0-9]{1,20}")
 _SHOWN_MAX: Final = 60
 # Sent as they are in a path; everything else is percent-encoded.
 _SAFE: Final = "/~!$&'()*,;=:@"
+_is_sent_as_it_is: Final = re.compile(rb"[A-Za-z0-9_.\-/~!$&'()*,;=:@]+").fullmatch
 
 
 def encode_key(key: Key, before: bytes = b"", size_max: int | None = None) -> bytes:
@@ -87,6 +88,8 @@ def encode_prefix(
 
 def path_of(key: bytes) -> str:
     """Return the path of a request for a key, percent-encoded."""
+    if _is_sent_as_it_is(key):
+        return f"/{key.decode()}"
     return "/" + quote_from_bytes(key, _SAFE)
 
 

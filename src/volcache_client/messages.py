@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
+    from volcache_client.errors import CacheError
     from volcache_client.nodes import Node
     from volcache_client.uploads import Upload
 
@@ -116,6 +117,19 @@ class Open(NamedTuple):
     timeout: float  # Seconds until the head of the answer; then between two parts.
 
 
+class SendMany(NamedTuple):
+    """
+    Send requests to a node, each after the other on few connections.
+
+    Its result is a list for the first ones of them, as many as fit: an `Answer`, the error
+    of the connection, or None if it may be sent again.
+    """
+
+    node: Node
+    requests: Sequence[Request]  # Repeatable, with short bodies or none.
+    timeout: float  # Seconds until the first answer, and between two.
+
+
 class Driver(Protocol):
     """
     What performs the steps of operations, which are coroutines.
@@ -126,6 +140,11 @@ class Driver(Protocol):
 
     async def send(self, step: Send, /) -> Answer:
         """Perform a step."""
+
+    async def send_many(
+        self, step: SendMany, /
+    ) -> Sequence[Answer | CacheError | None]:
+        """Perform a step; raises a `NodeError` if there is no connection at all."""
 
     async def open(self, step: Open, /) -> Answer | Opened:
         """Perform a step."""

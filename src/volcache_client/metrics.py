@@ -101,13 +101,15 @@ class Counters:
         for requests in self._requests.values():
             requests[1] = requests[0]
 
-    def operation_ended(self, name: str, outcome: Outcome, seconds: float) -> None:
-        """Count an operation."""
+    def operation_ended(
+        self, name: str, outcome: Outcome, seconds: float, count: int = 1
+    ) -> None:
+        """Count an operation, or several that took the same time."""
         at = bisect_left(BUCKETS, seconds)
         with self._lock:
-            self._outcomes[name, outcome] += 1
-            self._counts[name][at] += 1
-            self._seconds[name] += seconds
+            self._outcomes[name, outcome] += count
+            self._counts[name][at] += count
+            self._seconds[name] += count * seconds
 
     def error(self, error: Exception) -> None:
         """Count an error."""
@@ -124,17 +126,17 @@ class Counters:
         with self._lock:
             self._waits += 1
 
-    def request_began(self, node: str) -> None:
-        """Count a request; `request_ended` must follow."""
+    def request_began(self, node: str, count: int = 1) -> None:
+        """Count requests; `request_ended` must follow."""
         with self._lock:
-            self._requests[node][0] += 1
+            self._requests[node][0] += count
 
-    def request_ended(self, node: str, *, is_failure: bool) -> None:
-        """Count the end of a request."""
+    def request_ended(self, node: str, *, failures: int, count: int = 1) -> None:
+        """Count the end of requests."""
         with self._lock:
             requests = self._requests[node]
-            requests[1] += 1
-            requests[2] += is_failure
+            requests[1] += count
+            requests[2] += failures
 
     def read(self, nodes: Mapping[str, tuple[bool, int]]) -> Metrics:
         """

@@ -21,7 +21,7 @@ from typing import (
 )
 from urllib.parse import quote_from_bytes
 
-from volcache_client.core import OK, Core
+from volcache_client.core import OK, Core, found_in, was_removed
 from volcache_client.errors import (
     AccessDeniedError,
     CacheError,
@@ -30,15 +30,16 @@ from volcache_client.errors import (
     InvalidArgumentError,
     error_of,
 )
-from volcache_client.headers import checked_etag, size_of, stat_of
-from volcache_client.keys import check_counts, counted, encode_prefix
+from volcache_client.headers import checked_etag, etag_of, size_of, stat_of
+from volcache_client.keys import check_counts, counted, encode_prefix, path_of
+from volcache_client.many import Many
 from volcache_client.messages import Item, Request, Stat
 from volcache_client.serializers import OCTETS
 from volcache_client.uploads import SourceFailed, Upload
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Concatenate
 
     from volcache_client.keys import Key, Ttl
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 S = TypeVar("S", bound=Core[Any])
 T = TypeVar("T")
+K = TypeVar("K", bound="str | bytes")
 V = TypeVar("V")
 
 IF_ABSENT: Final = {"If-None-Match": "*"}
@@ -113,6 +115,18 @@ class Operations(Core[V]):
         """Return a tuple with the value, which may be None."""
         answer = await self.look(self.stored_key(key))
         return None if answer is None else self._loaded(answer.body)
+
+    def get_many(self, keys: Iterable[K]) -> Many[K, tuple[V]]:
+        """Return what asks for values; each result is a tuple, as that of `get`."""
+
+        def ask(_: K, stored: bytes) -> Request:
+            return Request("GET", path_of(stored), self.headers)
+
+        def take(node: Node, answer: Answer) -> tuple[V] | None:
+            found = found_in(node, answer)
+            return None if found is None else self._loaded(found.body)
+
+        return Many(self, "get", keys, ask, take)
 
     @_counted("get", "read")
     async def get_item(self, key: Key) -> Item[V] | None:
@@ -190,6 +204,20 @@ class Operations(Core[V]):
         headers = self.put_headers(ttl, content_type, needed)
         return await self.store(self.stored_key(key), body, headers)
 
+    def set_many(self, values: Mapping[K, V], ttl: Ttl) -> Many[K, str]:
+        """Return what stores values; each result is an ETag."""
+        given = dict(values)
+        headers = self.put_headers(ttl, None, {})
+
+        def ask(key: K, stored: bytes) -> Request:
+            body = self.codec.dumps(given[key])
+            return Request("PUT", path_of(stored), headers, body)
+
+        def take(node: Node, answer: Answer) -> str | None:
+            return etag_of(node.name, answer)
+
+        return Many(self, "set", given, ask, take)
+
     @_counted("set_file", "write")
     async def set_file(
         self,
@@ -214,6 +242,14 @@ class Operations(Core[V]):
         if etag is not None:
             checked_etag(etag)
         return await self.remove(self.stored_key(key), etag)
+
+    def delete_many(self, keys: Iterable[K]) -> Many[K, bool]:
+        """Return what removes values; each result is whether it was stored."""
+
+        def ask(_: K, stored: bytes) -> Request:
+            return Request("DELETE", path_of(stored), self.headers)
+
+        return Many(self, "delete", keys, ask, was_removed)
 
     # --- Changing what is stored --------------------------------------------------
 

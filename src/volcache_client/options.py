@@ -38,6 +38,7 @@ class OptionArguments(TypedDict, total=False):
     probe_timeout: float
     refresh_seconds: float
     lease_seconds: float
+    batch: bool
     on_event: Callable[[NodeEvent], object] | None
 
 
@@ -70,6 +71,7 @@ class Options:
         refresh_seconds: How long a list of nodes from a file or a function is used.
         lease_seconds: How long others wait for the one that makes a value in `get_or_set`,
             whole seconds; afterwards another one makes it.
+        batch: Of AsyncClient: what tasks ask for in one turn of the loop is sent in a row.
         on_event: Called with changes of the nodes, one at a time and in their order, in a
             thread or task that notices one; what it raises is logged and ignored.
     """
@@ -91,6 +93,7 @@ class Options:
     probe_timeout: float = 0.5
     refresh_seconds: float = 10.0
     lease_seconds: float = 10.0
+    batch: bool = False
     on_event: Callable[[NodeEvent], object] | None = None
 
     def __post_init__(self) -> None:
@@ -153,6 +156,7 @@ _RULES: Final[tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...]] = 
      "a tuple of two times up to 1e9, such as (0.5, 30.0), the second not below the first"),
     (("ssl_context",), lambda value: isinstance(value, ssl.SSLContext | None),
      "an ssl.SSLContext, and None"),
+    (("batch",), lambda value: isinstance(value, bool), "True, False"),
     (("on_event",), lambda value: value is None or callable(value),
      "a function, and None"),
     (("prefix",), lambda value: isinstance(value, str), "text"),

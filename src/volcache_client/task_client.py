@@ -15,13 +15,14 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from volcache_client.aio_transport import AsyncTransport
-from volcache_client.base import BaseClient, distinct, results_by_key
+from volcache_client.base import BaseClient
 from volcache_client.errors import ClientUsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine
 
     from volcache_client.making import Making
+    from volcache_client.many import Many
     from volcache_client.messages import Operation
     from volcache_client.options import Options
 
@@ -183,21 +184,11 @@ class TaskClient(BaseClient[V]):
 
     # --- Many at once, and making -------------------------------------------------------
 
-    async def _each(
-        self, keys: Iterable[K], operation_of: Callable[[K], Operation[T | None]]
-    ) -> dict[K, T]:
-        """Perform operations at the same time; return the results that are not None."""
-        listed = distinct(keys)
-        # Waiting for a connection would end at the timeout.
-        limit = asyncio.Semaphore(self._core.options.connections_max)
-
-        async def perform(key: K) -> T | None:
-            async with limit:
-                return await self._run(operation_of(key))
-
+    async def _many(self, many: Many[K, T]) -> dict[K, T]:
+        """Perform the steps for all nodes at the same time; return the results."""
         self._enter()
-        results = await asyncio.gather(*map(perform, listed), return_exceptions=True)
-        return results_by_key(listed, results)
+        await asyncio.gather(*await many.by_node())
+        return many.results()
 
     async def _make_once(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
         """

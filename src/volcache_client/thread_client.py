@@ -9,16 +9,18 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, cast
 
-from volcache_client.base import BaseClient, distinct, results_by_key
+from volcache_client.base import BaseClient
+from volcache_client.errors import InvalidArgumentError
 from volcache_client.exchanges import run
 from volcache_client.threads import Flights, Renewals, Workers
 from volcache_client.transport import Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from volcache_client.keys import Key
     from volcache_client.making import Making
+    from volcache_client.many import Many
     from volcache_client.messages import Operation
     from volcache_client.options import Options
 
@@ -47,6 +49,8 @@ class ThreadClient(BaseClient[V]):
     """Performs steps in the thread of the caller; used by all threads of a process."""
 
     def _make_driver(self, options: Options) -> ThreadDriver:
+        if options.batch:
+            raise InvalidArgumentError("batch is an option of AsyncClient only")
         self._driver = ThreadDriver(options)
         self._flights = Flights[V]()
         self._workers = Workers(options.connections_max)
@@ -105,18 +109,14 @@ class ThreadClient(BaseClient[V]):
 
     _run = staticmethod(run)
 
-    def _each(
-        self, keys: Iterable[K], operation_of: Callable[[K], Operation[T | None]]
-    ) -> dict[K, T]:
-        """Perform operations at the same time; return the results that are not None."""
-        listed = distinct(keys)
+    def _many(self, many: Many[K, T]) -> dict[K, T]:
+        """Perform the steps for all nodes at the same time; return the results."""
         self._driver.check_open()
-
-        def perform(key: K) -> T | None:
-            return self._run(operation_of(key))
-
-        results = self._workers.run([partial(perform, key) for key in listed])
-        return results_by_key(listed, results)
+        calls = [partial(self._run, steps) for steps in self._run(many.by_node())]
+        for failed in self._workers.run(calls):
+            if failed is not None:
+                raise failed
+        return many.results()
 
     def _make_once(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
         """Return the result of an operation, of this or of another thread."""

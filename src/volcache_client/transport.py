@@ -15,13 +15,15 @@ from volcache_client.errors import (
 from volcache_client.exchanges import HttpBody, open_body, run, send
 from volcache_client.messages import Answer, Opened, Request
 from volcache_client.nodes import parse_address
+from volcache_client.pipelines import send_many
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping
 
     from volcache_client.connections import Connection
-    from volcache_client.messages import Open, Send
+    from volcache_client.errors import CacheError
+    from volcache_client.messages import Open, Send, SendMany
     from volcache_client.nodes import Node
     from volcache_client.options import Options
     from volcache_client.uploads import Upload
@@ -48,6 +50,10 @@ class Transport:
     async def send(self, step: Send) -> Answer:
         """Send a request and read its answer; see `exchanges.send`."""
         return await send(self._pool(step.node), step)
+
+    async def send_many(self, step: SendMany) -> list[Answer | CacheError | None]:
+        """Send requests in a row; see `pipelines.send_many`."""
+        return await send_many(self._pool(step.node), step)
 
     async def open(self, step: Open) -> Answer | Opened:
         """Send a request and open its answer; see `exchanges.open_body`."""

@@ -27,7 +27,6 @@ from typing import (
 
 from volcache.embedded.mapping import StoredMapping
 from volcache.embedded.stored import Text, encoded, expiry_of
-from volcache_client.base import distinct
 from volcache_client.errors import InvalidArgumentError, StorageError
 from volcache_client.headers import checked_etag
 from volcache_client.keys import (
@@ -37,6 +36,7 @@ from volcache_client.keys import (
     counted,
     encode_prefix,
 )
+from volcache_client.many import distinct
 from volcache_client.memo import SyncCachedFunction, memoized
 from volcache_client.messages import Item
 

@@ -47,6 +47,7 @@ from volcache_client import (
     UnexpectedAnswerError,
     ValueTooLargeError,
 )
+from volcache_client.pipelines import REQUESTS_MAX
 from volcache_client.threads import Renewals
 
 # Long enough for a loaded machine; only what must end by a timeout has a short one.
@@ -777,24 +778,226 @@ def test_an_error_of_one_key_does_not_prevent_the_others(client_of: Any) -> None
             client.get_many("key")
 
 
-def test_many_keys_wait_for_several_answers_at_once(client_of: Any) -> None:
-    """Up to the limit of connections; the result has the order of the keys."""
-    together = threading.Barrier(4)
+def answering_in_a_row(count: int, answer: Callable[[bytes], bytes]) -> ScriptedServer:
+    """Return a server that answers when it has so many requests on a connection."""
 
-    def answer(request: bytes) -> bytes:
-        together.wait(PATIENT)
-        return value(request.split(b" ")[1], b'ETag: "1"\r\n')
+    def serve(peer: Peer) -> None:
+        while requests := [one for _ in range(count) if (one := peer.request())]:
+            peer.send(b"".join(map(answer, requests)))
 
-    with (
-        ScriptedServer(answering(answer)) as server,
-        client_of(server, connections_max=4) as client,
-    ):
-        wanted = {f"key{number}": b"/key%d" % number for number in range(7)}
+    return ScriptedServer(serve)
+
+
+def echoing(request: bytes) -> bytes:
+    """Answer with the path, and an ETag."""
+    return value(request.split(b" ")[1], b'ETag: "1"\r\n')
+
+
+def test_many_keys_are_sent_before_the_first_is_answered(client_of: Any) -> None:
+    """On one connection if they are few; the result has the order of the keys."""
+    wanted = {f"key{number}": b"/key%d" % number for number in range(7)}
+    with answering_in_a_row(8, echoing) as server, client_of(server) as client:
         found = client.get_many([*wanted, b"key7", "key1"])
         assert list(found.items()) == [*wanted.items(), (b"key7", b"/key7")]
         etags = client.set_many({**wanted, "key8": b"8"}, ttl=9)
         assert list(etags) == [*wanted, "key8"]
-        assert server.connections == 4
+        assert client.delete_many([*wanted, "key8"]) == 8
+        assert server.connections == 1
+        assert b"\r\nCache-Control: max-age=9\r\n" in server.requests[8]
+        assert client.stats().operations == {
+            ("get", "hit"): 8, ("set", "done"): 8, ("delete", "done"): 8,
+        }  # fmt: skip
+        assert (numbers_of(client).requests, numbers_of(client).in_flight) == (24, 0)
+
+
+def test_many_keys_in_flight_are_bounded(client_of: Any) -> None:
+    """On each connection, and the connections; an answer makes room for more."""
+    keys = [f"key{number}" for number in range(1000)]
+    most = REQUESTS_MAX + 1
+    is_over = threading.Event()
+
+    def serve(peer: Peer) -> None:
+        if all(peer.request() for _ in range(most)):
+            is_over.set()
+
+    with (
+        ScriptedServer(serve) as server,
+        client_of(server, timeout=SHORT, on_error="miss", failures=1) as client,
+    ):
+        assert client.get_many(keys) == {}
+        assert not is_over.is_set()
+        assert server.connections <= 4
+    with always(value(b"v")) as server, client_of(server) as client:
+        assert client.get_many(keys) == dict.fromkeys(keys, b"v")
+        assert server.connections <= 4
+    with always(value(b"v")) as server, client_of(server, connections_max=1) as client:
+        assert len(client.get_many(keys)) == 1000
+        assert server.connections == 1
+
+
+def test_connection_that_fails_costs_only_its_keys(client_of: Any) -> None:
+    """It is one failure of the node; what was answered before is a value."""
+    keys = [f"key{number:02d}" for number in range(64)]
+
+    def serve(peer: Peer) -> None:
+        for number in range(16):
+            request = peer.request()
+            if peer.number == 1 and number == 5:
+                peer.send(OK + b"Content-Length: 100\r\n\r\nshort")
+                return
+            peer.send(echoing(request))
+
+    with (
+        ScriptedServer(serve) as server,
+        client_of(server, on_error="miss", failures=2) as client,
+    ):
+        found = client.get_many(keys)
+        assert len(found) == 64 - 11
+        assert all(value == b"/" + key.encode() for key, value in found.items())
+        assert client.stats().errors == {"NodeConnectionError": 11}
+        assert numbers_of(client).is_up
+    with ScriptedServer(serve) as server, client_of(server) as client:
+        with pytest.raises(NodeConnectionError) as raised:
+            client.get_many(keys)
+        assert raised.value.__notes__ == ["and 10 more of 64 keys"]
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_many_keys_go_on_when_the_server_closes_between_answers(
+    *, says: bool, client_of: Any
+) -> None:
+    """As nginx does after so many requests, and with none of them lost."""
+    keys = [f"key{number}" for number in range(100)]
+
+    def serve(peer: Peer) -> None:
+        for left in (2, 1, 0):
+            request = peer.request()
+            if not request:
+                return
+            path = request.split(b" ")[1]
+            is_last = says and not left
+            peer.send(value(path, b"Connection: close\r\n" if is_last else b""))
+
+    with ScriptedServer(serve) as server, client_of(server) as client:
+        found = client.get_many(keys)
+        assert found == {key: b"/" + key.encode() for key in keys}
+        assert numbers_of(client).failures == 0
+        assert numbers_of(client).in_flight == 0
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 5000])
+def test_many_answers_of_any_form_are_read_in_any_parts(
+    size: int, client_of: Any
+) -> None:
+    """Chunks, misses, empty and long values, interim answers, headers in any case."""
+    long = SOME_BYTES * 300
+    forms = {
+        b"/plain": value(b"v"),
+        b"/chunked": OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\nv\r\n0\r\n\r\n",
+        b"/miss": b"HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\nno",
+        b"/empty": value(b""),
+        b"/long": value(long),
+        b"/interim": b"HTTP/1.1 100 C\r\n\r\n" + value(b"i"),
+        b"/case": OK + b"CONTENT-LENGTH:1 \r\nCoNnection: Keep-Alive\r\n\r\nc",
+    }
+    keys = [f"{form[1:].decode()}" for form in forms]
+
+    def serve(peer: Peer) -> None:
+        found = b"".join(forms[peer.request().split(b" ")[1]] for _ in keys)
+        for at in range(0, len(found), size):
+            peer.send(found[at : at + size])
+
+    with ScriptedServer(serve) as server, client_of(server) as client:
+        assert client.get_many(keys) == {
+            "plain": b"v", "chunked": b"v", "empty": b"", "long": long, "interim": b"i",
+            "case": b"c",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        OK + b"\r\nno length",
+        OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        OK + b"Content-Length: +1\r\n\r\na",
+        OK + b"Content-Length: 1\r\nTransfer-Encoding: gzip\r\n\r\na",
+        value(b"v") + b"more that was not asked for",
+    ],
+)
+def test_many_answers_with_a_broken_one_end_the_connection(
+    bad: bytes, client_of: Any
+) -> None:
+    """No key gets the value of another one."""
+    with (
+        ScriptedServer(closing([], value(b"1") + bad)) as server,
+        client_of(server, on_error="miss", failures=100) as client,
+    ):
+        found = client.get_many(["a", "b"])
+        assert found.pop("a") == b"1"
+        assert found in ({}, {"b": b"v"})
+        wait_until(lambda: numbers_of(client).connections == 0, "the end")
+
+
+def test_many_large_values_are_stored(client_of: Any) -> None:
+    """Those that are not small are sent each for itself."""
+    values = {f"key{n}": bytes([n]) * n * 30_000 for n in range(6)}
+    memory = Memory()
+    with ScriptedServer(answering(memory)) as server, client_of(server) as client:
+        assert client.set_many(values).keys() == values.keys()
+        assert client.get_many(values) == values
+
+
+async def test_batch_sends_what_tasks_ask_for_in_one_turn() -> None:
+    """In a row, on few connections; each task has its own answer or error."""
+
+    def answer(request: bytes) -> bytes:
+        if b"/key3 " in request:
+            return b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nno"
+        return echoing(request)
+
+    async with (
+        answering_in_a_row(8, answer) as server,
+        AsyncClient(server.name, batch=True, timeout=PATIENT) as client,
+    ):
+        keys = [f"key{number}" for number in range(8)]
+        found = await asyncio.gather(*map(client.get, keys), return_exceptions=True)
+        assert isinstance(found.pop(3), UnavailableError)
+        assert found == [f"/{key}".encode() for key in keys if key != "key3"]
+        assert server.connections == 1
+
+
+async def test_batch_without_a_task_that_was_cancelled_answers_the_others() -> None:
+    """Whether or not its request was sent."""
+    keys = [f"key{number}" for number in range(8)]
+    async with (
+        ScriptedServer(answering(echoing)) as server,
+        AsyncClient(server.name, batch=True, timeout=PATIENT) as client,
+    ):
+        for turns in range(4):
+            tasks = [asyncio.create_task(client.get(key)) for key in keys]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            tasks[0].cancel()
+            found = await asyncio.gather(*tasks[1:])
+            assert found == [f"/{key}".encode() for key in keys[1:]]
+
+
+async def test_batch_without_a_server_is_an_error_for_each_task() -> None:
+    """The errors are separate objects."""
+    async with AsyncClient("127.0.0.1:1", batch=True, timeout=PATIENT) as client:
+        keys = ["a", "b"]
+        one, other = await asyncio.gather(
+            *map(client.get, keys), return_exceptions=True
+        )
+    assert isinstance(one, NodeConnectionError)
+    assert isinstance(other, NodeConnectionError)
+    assert one is not other
+
+
+def test_batch_of_a_client_for_threads_is_refused() -> None:
+    """It has no turns."""
+    with pytest.raises(InvalidArgumentError, match="batch is an option of AsyncClient"):
+        Client("127.0.0.1:1", batch=True)
 
 
 # --- Values that are made once ----------------------------------------------------------

@@ -72,7 +72,7 @@ class FakeNode(Memory):
         """Perform a step, as all methods of a driver."""
         return await _taken(step)
 
-    open = send
+    open = send_many = send
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""

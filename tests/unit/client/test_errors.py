@@ -80,7 +80,13 @@ def test_first_line_of_the_answer_is_the_reason() -> None:
 def test_outages_are_what_a_cache_may_hide() -> None:
     """A mistake of the caller is never hidden."""
     assert {kind.__name__ for kind in CLASSES if not kind.is_outage} == {
-        *("CacheError", "ClientUsageError", "InvalidArgumentError", "InvalidKeyError"),
+        *(
+            "CacheError",
+            "ClientUsageError",
+            "ForeignValueError",
+            "InvalidArgumentError",
+            "InvalidKeyError",
+        ),
         "ConflictError",
         *("SerializationError", "AnswerError", "RefusedRequestError"),
         "AccessDeniedError",

@@ -30,7 +30,7 @@ def test_no_count_of_eight_threads_is_lost() -> None:
         node = f"a:{number % 2}"
         for turn in range(ROUNDS):
             counters.request_began(node)
-            counters.request_ended(node, is_failure=turn % 10 == 0)
+            counters.request_ended(node, failures=turn % 10 == 0)
             counters.operation_ended("get", "hit" if turn % 2 else "miss", 0.25)
             counters.made()
             counters.waited()

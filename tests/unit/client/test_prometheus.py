@@ -33,7 +33,7 @@ class Counted:
             self.counters.waited()
         for is_failure in (True, False, False):
             self.counters.request_began("10.0.0.1:1234")
-            self.counters.request_ended("10.0.0.1:1234", is_failure=is_failure)
+            self.counters.request_ended("10.0.0.1:1234", failures=is_failure)
         self.counters.request_began("10.0.0.1:1234")
 
     def stats(self) -> Metrics:
