@@ -324,8 +324,8 @@ class Core(Generic[V]):
         self.counters.error(error)
         if excuse != "as the options say":
             is_excused = error.is_outage and excuse == "outages"
-        elif isinstance(error, NodeDownError):
-            is_excused = not is_write or self.options.drops_writes
+        elif isinstance(error, NodeDownError) and is_write:
+            is_excused = self.options.drops_writes
         else:
             is_excused = error.is_outage and self.options.on_error == "miss"
         if not is_excused:

@@ -186,7 +186,7 @@ class Making(Generic[V]):
         try:
             etag = await core.store(self._lease_key, body, headers)
         except CacheError as error:
-            # No write of the caller: a node that is down is a miss, as for its reads.
+            # No write of the caller: as for its reads.
             core.excuse(error, is_write=False)
             self._is_out = True
             return None

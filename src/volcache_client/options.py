@@ -62,8 +62,8 @@ class Options:
             service decides.
         on_error: "miss": an outage is a miss, or a write that returns None; see
             `errors.py`. "raise": it is raised.
-        writes_when_down: While a node is down, reads are misses, and a write is an error
-            ("raise") or returns None ("drop"). None: as `on_error`.
+        writes_when_down: While a node is down, a write is an error ("raise") or returns
+            None ("drop"). None: as `on_error`.
         failures: Failures in a row after which a node is down.
         backoff: The first and the longest time for which a node is down, seconds; it
             doubles with each failure.

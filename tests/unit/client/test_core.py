@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
@@ -221,23 +222,30 @@ def test_a_mistake_of_the_caller_is_always_raised(
         node.run(operations(core)[name]())
 
 
-def test_a_node_that_is_down_is_a_miss_for_reads_and_an_error_for_writes(
-    node: FakeNode,
+@pytest.mark.parametrize("on_error", ["raise", "miss"])
+@pytest.mark.parametrize("when_down", [None, "raise", "drop"])
+def test_operation_on_a_node_that_is_down_raises_as_the_options_say(
+    node: FakeNode, on_error: str, when_down: str | None
 ) -> None:
-    """Unless writes are dropped."""
+    """An outage is seen by exceptions alone, or not at all; nothing is sent."""
     node.failures = dict.fromkeys(METHODS, NodeConnectionError(NODE, "broken"))
-    for options, is_dropped in [({}, False), ({"writes_when_down": "drop"}, True)]:
-        core = core_of(node, failures=1, **options)
-        with pytest.raises(NodeConnectionError):
-            node.run(core.get("k"))
-        sent = len(node.requests)
-        assert node.run(core.get("k")) is None
-        if is_dropped:
-            assert node.run(core.put("k", b"v")) is None
-        else:
-            with pytest.raises(NodeDownError):
-                node.run(core.put("k", b"v"))
-        assert len(node.requests) == sent
+    core = core_of(node, failures=1, on_error=on_error, writes_when_down=when_down)
+    with suppress(NodeConnectionError):
+        node.run(core.get("k"))
+    sent = len(node.requests)
+
+    def is_raised(steps: Operation[Any]) -> bool:
+        try:
+            assert node.run(steps) is None
+        except NodeDownError:
+            return True
+        return False
+
+    assert is_raised(core.get("k")) == (on_error == "raise")
+    assert is_raised(core.put("k", b"v")) == (
+        when_down == "raise" or (when_down is None and on_error == "raise")
+    )
+    assert len(node.requests) == sent
 
 
 def test_an_answer_of_unknown_length_is_not_a_value(node: FakeNode) -> None:
@@ -432,14 +440,19 @@ def test_a_value_is_made_without_waiting_if_the_cache_is_out(
 
 
 def test_a_value_is_made_at_once_if_its_node_is_down(node: FakeNode) -> None:
-    """With any `on_error`: nothing is sent."""
-    core = core_of(node, failures=1)
-    node.failures = dict.fromkeys(METHODS, NodeConnectionError(NODE, "broken"))
-    with pytest.raises(NodeConnectionError):
-        node.run(core.get("k"))
-    node.requests.clear()
-    assert node.run(core.get_or_set("k", lambda: b"v")) == b"v"
-    assert not node.requests
+    """With `on_error="miss"`; nothing is sent. Else it is an error."""
+    for on_error in ("miss", "raise"):
+        core = core_of(node, failures=1, on_error=on_error)
+        node.failures = dict.fromkeys(METHODS, NodeConnectionError(NODE, "broken"))
+        with suppress(NodeConnectionError):
+            node.run(core.get("k"))
+        node.requests.clear()
+        if on_error == "miss":
+            assert node.run(core.get_or_set("k", lambda: b"v")) == b"v"
+        else:
+            with pytest.raises(NodeDownError):
+                node.run(core.get_or_set("k", lambda: b"v"))
+        assert not node.requests
 
 
 @pytest.mark.parametrize("on_error", ["raise", "miss"])
