@@ -172,6 +172,7 @@ class AsyncPool:
         self._connect_timeout: Final = options.connect_timeout
         self._context: Final = tls_context(node.address, options.ssl_context)
         self._size: Final = options.connections_max
+        self.limit: Final = options.max_value_size
         self._buffer: Final = memoryview(bytearray(_BUFFER_BYTES))
         self._used = 0
         self._waiting: Final[deque[asyncio.Future[None]]] = deque()

@@ -6,6 +6,7 @@ import math
 import select
 import socket
 import ssl
+import sys
 import time
 from collections import deque
 from contextlib import suppress
@@ -232,6 +233,7 @@ class Pool:
         size: int,
         connect_timeout: float,
         context: ssl.SSLContext | None,
+        limit: int = sys.maxsize,
     ) -> None:
         """
         Open nothing yet.
@@ -241,7 +243,9 @@ class Pool:
             size: How many connections there may be.
             connect_timeout: For each, TLS included, seconds.
             context: For https; None: the certificates of the system.
+            limit: The most bytes of a value that is read as a whole.
         """
+        self.limit: Final = limit
         self.name: Final = address.name
         self.host: Final = address.host_header
         self._address: Final = address

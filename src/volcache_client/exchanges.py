@@ -74,6 +74,10 @@ class HttpPool(Protocol[C]):
     def host(self) -> str:
         """The header `Host`."""
 
+    @property
+    def limit(self) -> int:
+        """The most bytes of a value that is read as a whole."""
+
     def clock(self) -> float:
         """Return the time of deadlines."""
 
@@ -118,9 +122,13 @@ class HttpBody(Generic[C]):
         self._exchange: HttpExchange
         self._connection: C | None = None
 
-    async def begin(self, request: Request, wanted: int) -> HttpExchange:
+    async def begin(
+        self, request: Request, wanted: int, limit: int = sys.maxsize
+    ) -> HttpExchange:
         """
         Send the request; receive the head of the answer and some bytes of its body.
+
+        What has more than `limit` bytes is an error before it is in memory.
 
         It is sent once more if a connection that was open from before was closed.
 
@@ -137,7 +145,7 @@ class HttpBody(Generic[C]):
             self._is_by_part = isinstance(request.body, Upload)
             if connection is None:
                 connection = self._connection = await pool.open(self._deadline())
-            exchange = self._exchange = HttpExchange(request, pool.host)
+            exchange = self._exchange = HttpExchange(request, pool.host, limit)
             try:
                 await connection.send(exchange, self._deadline)
                 self._until = self._deadline()
@@ -201,7 +209,7 @@ async def send(pool: HttpPool[Any], step: Send) -> Answer:
     """
     body = HttpBody(pool, step.timeout)
     try:
-        return (await body.begin(step.request, sys.maxsize)).answer()
+        return (await body.begin(step.request, sys.maxsize, pool.limit)).answer()
     finally:
         body.close()
 

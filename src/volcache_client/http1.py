@@ -16,13 +16,19 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from volcache_client.errors import NodeConnectionError, NodeError, NodeTimeoutError
+from volcache_client.errors import (
+    NodeConnectionError,
+    NodeError,
+    NodeTimeoutError,
+    ValueTooLargeError,
+)
 from volcache_client.messages import Answer
 from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from volcache_client.errors import CacheError
     from volcache_client.messages import Request
 
 # What is received at a time.
@@ -46,6 +52,10 @@ _CHUNK_SIZE: Final = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?", re.
 
 class BadAnswerError(ConnectionError):
     """What was received is not an answer of HTTP/1.1, or not all of one."""
+
+
+class ValueSizeError(BadAnswerError):
+    """A value is longer than the client reads; the connection is of no more use."""
 
 
 class Headers(Mapping[str, str]):
@@ -103,17 +113,18 @@ class HttpExchange:
         buffered: Bytes of the body that were received and not read.
     """
 
-    def __init__(self, request: Request, host: str) -> None:
-        """Begin; `host` is the header."""
+    def __init__(self, request: Request, host: str, limit: int = _ENDLESS) -> None:
+        """Begin; `host` is the header, and `limit` the most bytes that are kept."""
         self.request: Final = request
         self._host: Final = host
+        self._limit: Final = limit
         self.is_sent = False
         self.status = 0
         self.headers = _NO_HEADERS
         self.has_received = False
         self.is_complete = False
         self.buffered = 0
-        self._body: Final[deque[bytes | memoryview]] = deque()
+        self._body: Final[deque[bytes | bytearray | memoryview]] = deque()
         self._is_last = True
         # Bytes that were received and not parsed begin at `_at`.
         self._received = b""
@@ -270,6 +281,8 @@ class HttpExchange:
             self._left = _ENDLESS
         elif _is_number(length):
             self._left = int(length)
+            if self._left > self._limit:
+                raise ValueSizeError(self._limit)
         else:
             raise BadAnswerError(f"Content-Length: {length[:80]!r}")
 
@@ -277,8 +290,7 @@ class HttpExchange:
         part = self._received[self._at : self._at + self._left]
         self._at += len(part)
         if part:
-            self._body.append(part)
-            self.buffered += len(part)
+            self._keep(part)
         if self._left != _ENDLESS:
             self._left -= len(part)
         if self._left:
@@ -286,6 +298,17 @@ class HttpExchange:
         self.is_complete = not self._is_chunked
         self._step = HttpExchange._parse_chunk_end
         return True
+
+    def _keep(self, part: bytes) -> None:
+        """Keep a part of the body; short chunks as one, which takes less."""
+        self.buffered += len(part)
+        if self.buffered > self._limit:
+            raise ValueSizeError(self._limit)
+        last = self._body[-1] if self._body else None
+        if isinstance(last, bytearray) and len(last) < _PART_BYTES:
+            last += part
+        else:
+            self._body.append(bytearray(part) if self._is_chunked else part)
 
     def _parse_chunk(self) -> bool:
         line = self._line(b"\r\n")
@@ -357,8 +380,12 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _LENGTH_DIGITS_MAX
 
 
-def answer_error(node: str, error: Exception) -> NodeError:
+def answer_error(node: str, error: Exception) -> CacheError:
     """Return the error of the client for an exchange with a node that failed."""
+    if isinstance(error, ValueSizeError):
+        return ValueTooLargeError(
+            f"{node}: the value is longer than max_value_size, {error.args[0]} bytes"
+        )
     if isinstance(error, TimeoutError):
         return NodeTimeoutError(node, "no answer in time")
     return NodeConnectionError(node, str(error) or type(error).__name__)

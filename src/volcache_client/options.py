@@ -29,6 +29,7 @@ class OptionArguments(TypedDict, total=False):
     connect_timeout: float
     timeout: float
     connections_max: int
+    max_value_size: int
     prefix: str
     default_ttl: float | None
     on_error: OnError
@@ -57,6 +58,8 @@ class Options:
             stream, between two parts.
         connections_max: Connections to one node; they are opened when they are needed, and
             kept. Further operations wait for one, at most `timeout`.
+        max_value_size: Bytes of a value that is read, but not by `stream`; a longer one
+            is a `ValueTooLargeError` before it is in memory.
         prefix: Put before each key.
         default_ttl: Seconds until a value expires, if its `put` does not say; None = as the
             service decides.
@@ -84,6 +87,7 @@ class Options:
     connect_timeout: float = 0.5
     timeout: float = 2.0
     connections_max: int = 32
+    max_value_size: int = 64 << 20
     prefix: str = ""
     default_ttl: float | None = None
     on_error: OnError = "raise"
@@ -147,7 +151,8 @@ _RULES: Final[tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...]] = 
     (("connect_timeout", "timeout", "probe_timeout", "refresh_seconds", "lease_seconds"),
      _is_time, _TIME),
     (("lease_seconds",), lambda value: value >= 1, "numbers from 1"),
-    (("connections_max", "failures"), lambda value: type(value) is int and value > 0,
+    (("connections_max", "failures", "max_value_size"),
+     lambda value: type(value) is int and value > 0,
      "integers from 1"),
     (("on_error",), lambda value: value in ("raise", "miss"), "'raise', 'miss'"),
     (("writes_when_down",), lambda value: value in (None, "raise", "drop"),

@@ -18,6 +18,7 @@ from volcache_client.http1 import (
     BadAnswerError,
     Headers,
     HttpExchange,
+    ValueSizeError,
     head_of,
     lines_of,
 )
@@ -67,8 +68,9 @@ class Pipeline:
     status: Final = 0
     buffered: Final = 0
 
-    def __init__(self, requests: Sequence[Request], host: str) -> None:
-        """Begin; `host` is the header."""
+    def __init__(self, requests: Sequence[Request], host: str, limit: int) -> None:
+        """Begin; `host` is the header, and `limit` the most bytes of a value."""
+        self._limit: Final = limit
         self.request: Final = requests[0]
         self._requests: Final = requests
         self._host: Final = host
@@ -127,9 +129,13 @@ class Pipeline:
                 break
             if not frame[0][1].isdigit() or len(frame[0][1]) > _DIGITS_MAX:
                 break
-            begin = head.end()
-            end = begin + int(frame[0][1])
-            if end > len(data) or (len(frame) > 1 and frame[1] != _KEPT):
+            begin, size = head.end(), int(frame[0][1])
+            end = begin + size
+            if (
+                end > len(data)
+                or size > self._limit
+                or (len(frame) > 1 and frame[1] != _KEPT)
+            ):
                 break
             headers = Headers(lines.decode("latin-1"))
             answers.append(Answer(int(head[1]), headers, data[begin:end]))
@@ -139,7 +145,8 @@ class Pipeline:
             return
         if self.is_complete:
             raise BadAnswerError("an answer that was not asked for")
-        self._exchange = HttpExchange(requests[len(answers)], self._host)
+        request = requests[len(answers)]
+        self._exchange = HttpExchange(request, self._host, self._limit)
         self._exchange.receive(data[at:])
         self._end_exchange()
 
@@ -183,8 +190,10 @@ class _Lane:
     def __init__(self, pool: HttpPool[Any], requests: Sequence[Request]) -> None:
         self.requests: Final = requests
         self._pool: Final = pool
-        self._pipeline: Final = Pipeline(requests, pool.host)
+        self._pipeline: Final = Pipeline(requests, pool.host, pool.limit)
         self._error: CacheError | None = None
+        # Of the first value without an answer, if it is too long; others are asked again.
+        self._refused: list[CacheError] = []
         self._is_again = False
         self._is_open = self._was_open = False
         self._timeout = self._until = 0.0
@@ -244,6 +253,9 @@ class _Lane:
         A server may close a connection at any moment between two answers.
         """
         pipeline = self._pipeline
+        if isinstance(error, ValueSizeError):
+            self._refused = [self._pool.error_of(error)]
+            return
         is_broken = isinstance(error, ConnectionError | ssl.SSLError)
         has_worked = self._was_open or bool(pipeline.answers)
         if is_broken and has_worked and pipeline.is_between:
@@ -253,9 +265,9 @@ class _Lane:
 
     def results(self) -> list[Answer | CacheError | None]:
         """Return what became of each request."""
-        answers = self._pipeline.answers
-        left = len(self.requests) - len(answers)
-        return [*answers, *[self._error] * left]
+        found: list[Answer | CacheError | None] = [*self._pipeline.answers]
+        found += self._refused
+        return found + [self._error] * (len(self.requests) - len(found))
 
     def close(self) -> None:
         """Give the connection back, or close it."""

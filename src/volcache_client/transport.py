@@ -104,6 +104,7 @@ class Transport:
                         options.connections_max,
                         options.connect_timeout,
                         options.ssl_context,
+                        options.max_value_size,
                     )
         return pool
 

@@ -949,6 +949,64 @@ def test_many_large_values_are_stored(client_of: Any) -> None:
         assert client.get_many(values) == values
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK + b"Content-Length: 99999999999\r\n\r\n",
+        OK + b"Content-Length: 1001\r\n\r\n" + bytes(1001),
+        OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 1001,
+        OK + b"\r\n" + bytes(1001),
+    ],
+)
+def test_value_above_the_limit_is_an_error_before_it_is_in_memory(
+    answer: bytes, client_of: Any
+) -> None:
+    """A miss with `on_error="miss"`; the node is up. No end of it is waited for."""
+    is_over = threading.Event()
+
+    def serve(peer: Peer) -> None:
+        peer.request()
+        peer.send(answer)
+        is_over.wait(PATIENT)
+
+    with ScriptedServer(serve) as server:
+        with client_of(server, max_value_size=1000, failures=1) as client:
+            for _ in range(3):
+                with pytest.raises(ValueTooLargeError, match="max_value_size, 1000 b"):
+                    client.get("key")
+            assert numbers_of(client).is_up
+            with pytest.raises(ValueTooLargeError):
+                client.get_many(["key"])
+        with client_of(server, max_value_size=1000, on_error="miss") as client:
+            assert client.get("key") is None
+        is_over.set()
+
+
+def test_value_of_the_limit_is_read(client_of: Any) -> None:
+    """Also in short chunks, and as one of many keys; a longer one costs only itself."""
+    chunks = OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"2\r\nab\r\n" * 500
+
+    def answer(request: bytes) -> bytes:
+        path = request.split(b" ")[1]
+        if path == b"/chunks":
+            return chunks + b"0\r\n\r\n"
+        return value(bytes(1001 if path == b"/long" else 1000))
+
+    with ScriptedServer(answering(answer)) as server:
+        with client_of(server, max_value_size=1000, on_error="miss") as client:
+            assert client.get("chunks") == b"ab" * 500
+            assert client.get("plain") == bytes(1000)
+            assert client.get("long") is None
+            keys = ["plain", "long", "chunks", "also plain"]
+            found = client.get_many(keys)
+            assert [*found] == ["plain", "chunks", "also plain"]
+        with (
+            client_of(server, max_value_size=10) as client,
+            client.stream("long") as reader,
+        ):
+            assert len(reader.read()) == 1001
+
+
 async def test_batch_sends_what_tasks_ask_for_in_one_turn() -> None:
     """In a row, on few connections; each task has its own answer or error."""
 
