@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, ParamSpec, TypeVar, overload
 
@@ -84,13 +85,28 @@ class AsyncClient(TaskClient[V]):
     # --- Reading ------------------------------------------------------------------
 
     @overload
-    async def get(self, key: Key, default: None = None) -> V | None: ...
+    async def get(
+        self, key: Key, default: None = None, *, touch: Ttl = None
+    ) -> V | None: ...
     @overload
-    async def get(self, key: Key, default: T) -> V | T: ...
-    async def get(self, key: Key, default: T | None = None) -> V | T | None:
-        """Return the value of a key; the default for a miss."""
-        found = await self._run(self._core.get(key))
+    async def get(self, key: Key, default: T, *, touch: Ttl = None) -> V | T: ...
+    async def get(
+        self, key: Key, default: T | None = None, *, touch: Ttl = None
+    ) -> V | T | None:
+        """Return the value of a key; the default for a miss. `touch`: its new `ttl`."""
+        core = self._core
+        steps = core.get(key) if touch is None else core.get_and_touch(key, touch)
+        found = await self._run(steps)
         return default if found is None else found[0]
+
+    async def exists(self, key: Key) -> bool:
+        """Return whether there is a value, which is not read."""
+        return await self._run(self._core.stat(key)) is not None
+
+    async def ttl(self, key: Key) -> float | None:
+        """Return the seconds until a value expires; `math.inf`: never; None: a miss."""
+        found = await self._run(self._core.stat(key))
+        return None if found is None else math.inf if found.ttl is None else found.ttl
 
     async def get_item(self, key: Key) -> Item[V] | None:
         """Return the value of a key and what is known of it; None for a miss."""
@@ -210,6 +226,8 @@ class AsyncClient(TaskClient[V]):
         """
         return bool(await self._run(self._core.touch(key, ttl)))
 
+    expire = touch
+
     async def incr(
         self, key: Key, delta: int = 1, *, initial: int | None = None, ttl: Ttl = None
     ) -> int | None:
@@ -236,6 +254,42 @@ class AsyncClient(TaskClient[V]):
     ) -> int | None:
         """Subtract from a number, which stops at 0; otherwise as `incr`."""
         return await self._run(self._core.incr(key, delta, initial, ttl, sign=-1))
+
+    async def append(self, key: Key, data: bytes) -> int | None:
+        """Add bytes to the end of a value; return its size, None if there is none."""
+        return await self._run(self._core.append(key, data))
+
+    async def pop(self, key: Key, *default: T) -> V | T:
+        """
+        Remove a value and return it; of several callers one has it.
+
+        Raises:
+            KeyError: There is none, and no default.
+        """
+        for value in await self._run(self._core.pop(key)) or default:
+            return value
+        raise KeyError(key)
+
+    @asynccontextmanager
+    async def lock(
+        self, key: Key, ttl: Ttl, *, wait: float = 0.0
+    ) -> AsyncIterator[int]:
+        """
+        Hold a lock, between all processes, until the end of the block or for `ttl`.
+
+        Yields:
+            A token, above those of all that held it before: what the lock protects can
+            refuse a lower one, of a process that was too slow.
+
+        Raises:
+            ConflictError: Another one holds it, also after `wait` seconds.
+            CacheError: An outage, with any `on_error`.
+        """
+        held = await self._run(self._core.acquire(key, ttl, wait))
+        try:
+            yield held.token
+        finally:
+            await self._run(self._core.release(held))
 
     async def delete(self, key: Key, etag: str | None = None) -> bool:
         """Remove a value, that with the ETag if given; return whether it was stored."""

@@ -133,6 +133,12 @@ class AsyncTransport:
             loop.call_soon_threadsafe(self._close)
         return is_any
 
+    def begin_again(self) -> None:
+        """Forget the connections of a loop that has ended."""
+        self._pools.clear()
+        self._retired.clear()
+        self._turn = {}
+
     def _close(self) -> list[asyncio.Future[None]]:
         """Close all connections; return what is done when they have ended."""
         pools = [*self._pools.values(), *self._retired]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from volcache_client.operations import Operations
 from volcache_client.options import OptionArguments, make_options
@@ -53,6 +53,12 @@ class BaseClient(Generic[V]):
     def stats(self) -> Metrics:
         """Return the numbers since the client was made; a forked child goes on counting."""
         return self._core.metrics()
+
+    def __reduce__(self) -> NoReturn:
+        name = type(self).__name__
+        raise TypeError(
+            f"{name} has connections; make one in each process, do not pickle"
+        )
 
     def __repr__(self) -> str:
         nodes = self._core.nodes.all()

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import timedelta
 from typing import Any, Final, NoReturn
 from urllib.parse import quote_from_bytes
 
 from volcache_client.errors import InvalidArgumentError, InvalidKeyError
 
 Key = str | bytes  # Of a value, as it is given; text stands for its UTF-8.
-Ttl = float | None  # Seconds, or `math.inf`; None: the default of the cache.
+# Seconds, or `math.inf`; None: the default of the cache.
+Ttl = float | timedelta | None
 
 # Of an embedded cache. `max_key_size` of a service is a setting, 1024 bytes by default.
 KEY_BYTES_MAX: Final = 1024
@@ -103,19 +105,21 @@ def checked_ttl(ttl: Any, name: str = "ttl") -> float:  # noqa: ANN401 - It is c
     Return a time to live.
 
     Args:
-        ttl: Seconds, above 0, at most `TTL_MAX`; `math.inf`: no expiry.
+        ttl: Seconds or a timedelta, above 0, at most `TTL_MAX`; `math.inf`: no expiry.
         name: Of the argument, for the error.
 
     Raises:
         InvalidArgumentError: It is something else.
     """
+    if isinstance(ttl, timedelta):
+        ttl = ttl.total_seconds()
     is_number = isinstance(ttl, int | float) and not isinstance(ttl, bool)
     if is_number and (0 < ttl <= TTL_MAX or ttl == math.inf):
         seconds: float = ttl
         return seconds
     raise InvalidArgumentError(
-        f"{name}={ttl!r}; allowed are seconds above 0, at most {TTL_MAX}, math.inf for no"
-        " expiry, and None for the default"
+        f"{name}={ttl!r}; allowed are seconds above 0, at most {TTL_MAX}, a timedelta,"
+        " math.inf for no expiry, and None for the default"
     )
 
 

@@ -65,8 +65,8 @@ class Making(Generic[V]):
         self._key: Final = key
         self._make: Final = make
         self._stale: Final = 0.0 if stale == 0 else checked_ttl(stale, "stale")
-        ttl = core.options.default_ttl if ttl is None else checked_ttl(ttl)
-        self._ttl: Final = None if ttl is None else ttl + self._stale
+        ttl = core.options.default_ttl if ttl is None else ttl
+        self._ttl: Final = None if ttl is None else checked_ttl(ttl) + self._stale
         # A digest, since the key may be as long as a key can be.
         digest = sha256(self.stored).hexdigest()
         self._lease_key: Final = core.prefix + f"{LEASE_PREFIX}{digest}".encode()

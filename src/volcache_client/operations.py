@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import random
 import re
+from hashlib import sha256
+from secrets import token_bytes
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -18,6 +20,7 @@ from typing import (
     NamedTuple,
     ParamSpec,
     TypeVar,
+    cast,
 )
 from urllib.parse import quote_from_bytes
 
@@ -31,7 +34,13 @@ from volcache_client.errors import (
     error_of,
 )
 from volcache_client.headers import checked_etag, etag_of, size_of, stat_of
-from volcache_client.keys import check_counts, counted, encode_prefix, path_of
+from volcache_client.keys import (
+    check_counts,
+    checked_ttl,
+    counted,
+    encode_prefix,
+    path_of,
+)
 from volcache_client.many import Many
 from volcache_client.messages import Item, Request, Stat
 from volcache_client.serializers import OCTETS
@@ -55,6 +64,8 @@ T = TypeVar("T")
 K = TypeVar("K", bound="str | bytes")
 V = TypeVar("V")
 
+LOCK_PREFIX: Final = "~lock/"
+_LOCK_PAUSE_LONGEST: Final = 0.25
 IF_ABSENT: Final = {"If-None-Match": "*"}
 _CONDITIONS: Final = {"add": IF_ABSENT, "replace": {"If-Match": "*"}}
 _FORBIDDEN: Final = 403
@@ -83,6 +94,14 @@ class Streamed(NamedTuple):
     node: Node
     stat: Stat
     body: Any
+
+
+class Lock(NamedTuple):
+    """A lock that is held; `token` is above those of all that held it before."""
+
+    stored: bytes
+    etag: str
+    token: int
 
 
 def _counted(
@@ -251,11 +270,75 @@ class Operations(Core[V]):
 
         return Many(self, "delete", keys, ask, was_removed)
 
+    @_counted("pop", "write")
+    async def pop(self, key: Key) -> tuple[V] | None:
+        """Remove a value; return a tuple with it. Of several callers one has it."""
+        stored = self.stored_key(key)
+        for _ in range(_TRIES_MAX):
+            answer = await self.look(stored)
+            found = None if answer is None else self._loaded(answer.body)
+            if answer is None or found is None:
+                return None
+            if await self.remove(stored, answer.headers.get("ETag", "")):
+                return found
+        raise ConflictError(
+            f"{key!r}: others have stored {_TRIES_MAX} values meanwhile; none was removed"
+        )
+
+    # --- Locks ---------------------------------------------------------------------
+
+    async def acquire(self, key: Key, ttl: Ttl, wait: float) -> Lock:
+        """
+        Acquire a lock, with any `on_error`: what is not held is an error.
+
+        Raises:
+            ConflictError: Another one has it, until the end of `wait` seconds.
+        """
+        steps = self._acquire(key, ttl, wait)
+        held = await self.counted("lock", steps, is_write=True, excuse="nothing")
+        return cast("Lock", held)
+
+    async def _acquire(self, key: Key, ttl: Ttl, wait: float) -> Lock:
+        digest = sha256(self.stored_key(key)).hexdigest()
+        stored = self.prefix + f"{LOCK_PREFIX}{digest}".encode()
+        headers = self.put_headers(ttl, None, IF_ABSENT)
+        last, pause = self.clock() + wait, _PAUSE_FIRST
+        while (etag := await self.store(stored, token_bytes(16), headers)) is None:
+            if self.clock() >= last:
+                raise ConflictError(f"{key!r}: the lock is held by another one")
+            await self.driver.sleep(random.uniform(0, pause))  # noqa: S311
+            pause = min(2 * pause, _LOCK_PAUSE_LONGEST)
+        lock = Lock(stored, etag, 0)
+        try:
+            # A count that was lost begins at the time, which is above all before it.
+            first = int(self.now() * 1_000_000)
+            token = await self._incr(f"{LOCK_PREFIX}{digest}/token", 1, first, math.inf)
+        except CacheError:
+            await self.release(lock)
+            raise
+        return lock._replace(token=token or 0)
+
+    async def release(self, lock: Lock) -> None:
+        """Give a lock back; if that fails, it expires by itself."""
+        try:
+            await self.remove(lock.stored, lock.etag)
+        except CacheError as error:
+            self.counters.error(error)
+
     # --- Changing what is stored --------------------------------------------------
 
     @_counted("touch", "write")
     async def touch(self, key: Key, ttl: Ttl) -> bool:
         """Let a value expire at another time; return whether there is one."""
+        return await self._touch(key, ttl) is not None
+
+    @_counted("get", "read")
+    async def get_and_touch(self, key: Key, ttl: Ttl) -> tuple[V] | None:
+        """Return a tuple with the value, which now expires at another time."""
+        stored = await self._touch(key, ttl)
+        return None if stored is None else self._loaded(stored)
+
+    async def _touch(self, key: Key, ttl: Ttl) -> bytes | None:
         self.put_headers(ttl, None, {})  # A wrong time is an error also for a miss.
 
         def touched(answer: Answer | None) -> tuple[bytes, dict[str, str]] | None:
@@ -267,8 +350,23 @@ class Operations(Core[V]):
                 headers["Content-Encoding"] = encoding
             return answer.body, headers
 
-        stored = await self._change(key, touched)
-        return stored is not None
+        return await self._change(key, touched)
+
+    @_counted("append", "write")
+    async def append(self, key: Key, data: bytes) -> int | None:
+        """Add bytes to the end of a value; return its size, None if there is none."""
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise InvalidArgumentError(
+                f"append: a {type(data).__name__}; allowed are bytes"
+            )
+
+        def appended(answer: Answer | None) -> tuple[bytes, dict[str, str]] | None:
+            if answer is None or (until := self._until(answer)) == 0:
+                return None
+            return answer.body + bytes(data), self._same_time(answer, until)
+
+        stored = await self._change(key, appended)
+        return None if stored is None else len(stored)
 
     @_counted("incr", "write")
     async def incr(
@@ -276,18 +374,20 @@ class Operations(Core[V]):
     ) -> int | None:
         """Add to a number, or subtract with `sign` -1; return it, None if there is none."""
         check_counts(delta=delta, initial=0 if initial is None else initial)
+        return await self._incr(key, sign * delta, initial, ttl)
+
+    async def _incr(
+        self, key: Key, change: int, initial: int | None, ttl: Ttl
+    ) -> int | None:
         first = self.put_headers(ttl, "text/plain", {})
         seconds = self.options.default_ttl if ttl is None else ttl
         if seconds is not None:
-            first |= self._lifetime(self.now() + seconds)
+            first |= self._lifetime(self.now() + checked_ttl(seconds))
 
         def changed(answer: Answer | None) -> tuple[bytes, dict[str, str]] | None:
-            until = None if answer is None else self._until(answer)
-            if answer is None or (until is not None and until <= self.now()):
+            if answer is None or (until := self._until(answer)) == 0:
                 return None if initial is None else (b"%d" % initial, first)
-            kind = answer.headers.get("Content-Type")
-            headers = {**self.put_headers(None, kind, {}), **self._lifetime(until)}
-            return counted(answer.body, sign * delta), headers
+            return counted(answer.body, change), self._same_time(answer, until)
 
         stored = await self._change(key, changed)
         return None if stored is None else int(stored)
@@ -322,6 +422,11 @@ class Operations(Core[V]):
             f"{key!r}: others have stored {_TRIES_MAX} values meanwhile; nothing was stored"
         )
 
+    def _same_time(self, answer: Answer, until: float | None) -> dict[str, str]:
+        """Return the headers of a value in the place of another one."""
+        kind = answer.headers.get("Content-Type")
+        return {**self.put_headers(None, kind, {}), **self._lifetime(until)}
+
     def _lifetime(self, until: float | None) -> dict[str, str]:
         """
         Return the header with which a counter expires at a time, seconds since the epoch.
@@ -335,7 +440,7 @@ class Operations(Core[V]):
         return {"Cache-Control": f"max-age={left}, counter-until={int(until * 1000)}"}
 
     def _until(self, answer: Answer) -> float | None:
-        """Return when a counter expires, seconds since the epoch; None: it does not."""
+        """Return when a value expires, seconds since the epoch; None: never, 0: it has."""
         left = stat_of(answer, 0).ttl
         if left is None:
             return None
@@ -344,7 +449,8 @@ class Operations(Core[V]):
         until = int(named[1]) / 1000 if named else math.inf
         # The value has up to a second more than what is left, which is rounded down. If the
         # clocks of clients differ, that of the service decides.
-        return min(max(until, now + left - 1), now + left + 1)
+        until = min(max(until, now + left - 1), now + left + 1)
+        return until if until > now else 0.0
 
     # --- On all nodes -------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from volcache_client.keys import checked_ttl, encode_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
     from volcache_client.nodes import NodeEvent
 
@@ -31,7 +32,7 @@ class OptionArguments(TypedDict, total=False):
     connections_max: int
     max_value_size: int
     prefix: str
-    default_ttl: float | None
+    default_ttl: float | timedelta | None
     on_error: OnError
     writes_when_down: WritesWhenDown | None
     failures: int
@@ -89,7 +90,7 @@ class Options:
     connections_max: int = 32
     max_value_size: int = 64 << 20
     prefix: str = ""
-    default_ttl: float | None = None
+    default_ttl: float | timedelta | None = None
     on_error: OnError = "raise"
     writes_when_down: WritesWhenDown | None = None
     failures: int = 3

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+import weakref
+from contextlib import suppress
 from contextvars import ContextVar
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
@@ -19,7 +21,7 @@ from volcache_client.base import BaseClient
 from volcache_client.errors import ClientUsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from volcache_client.making import Making
     from volcache_client.many import Many
@@ -99,11 +101,22 @@ class TaskDriver(AsyncTransport):
             await steps
 
 
+async def _until_end(client: weakref.ref[TaskClient[Any]]) -> AsyncGenerator[None]:
+    """Close what is open of a client when the loop ends."""
+    try:
+        yield
+    finally:
+        found = client()
+        if found is not None:
+            await found._end()  # noqa: SLF001 - Of this module.
+
+
 class TaskClient(BaseClient[V]):
     """Performs steps in the task of the caller; used by all tasks of one event loop."""
 
     def _make_driver(self, options: Options) -> TaskDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closer: AsyncGenerator[None] | None = None
         self._driver = TaskDriver(options)
         self._flights: dict[bytes, _TaskFlight[V]] = {}
         self._renewing: set[asyncio.Task[None]] = set()
@@ -116,9 +129,14 @@ class TaskClient(BaseClient[V]):
         What makes a value for `get_or_set` is cancelled, and operations that are not
         complete raise `ClientUsageError`.
         """
-        loop = self._loop
         self._is_closed = True
-        self._loop = None
+        await self._end()
+        if self._closer is not None:
+            await self._closer.aclose()
+
+    async def _end(self) -> None:
+        """Close all connections; the client may begin again in another loop."""
+        loop, self._loop = self._loop, None
         if loop is None:
             return
         if loop is not asyncio.get_running_loop():
@@ -166,12 +184,22 @@ class TaskClient(BaseClient[V]):
             return
         if self._is_closed:
             raise ClientUsageError("the client is closed")
-        if self._loop is not None:
+        if self._loop is not None and not self._loop.is_closed():
             raise ClientUsageError(
-                "the client belongs to another event loop: that of its first call; use one"
+                "the client belongs to another event loop, which has not ended; use one"
                 " client for each loop"
             )
+        self._begin(loop)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Belong to a loop until it ends; nothing of one before it is left."""
+        self._driver.begin_again()
+        self._flights, self._renewing = {}, set()
         self._loop = loop
+        # A loop that ends closes its generators: the connections end with it, in order.
+        self._closer = _until_end(weakref.ref(self))
+        with suppress(StopIteration):
+            self._closer.__anext__().send(None)
 
     async def _run(self, operation: Operation[T]) -> T:
         """Return the result of an operation."""

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import inspect
 import math
+import pickle
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -26,6 +30,7 @@ from volcache_client import (
     AsyncClient,
     Client,
     ClientUsageError,
+    ConflictError,
     InvalidArgumentError,
     InvalidKeyError,
     Item,
@@ -138,6 +143,119 @@ def test_values_are_read_as_they_were_stored(cache: Any) -> None:
     ):
         assert cache.set("k", value) != etag
         assert cache.get("k") == bytes(value)
+
+
+def test_times_are_seconds_or_a_timedelta(cache: Any) -> None:
+    """In each place; the time left is seen."""
+    minute = timedelta(minutes=1)
+    cache.set("k", b"v", minute)
+    assert 30 < cache.ttl("k") <= 60
+    assert cache.expire("k", timedelta(hours=1))
+    assert 3000 < cache.ttl("k") <= 3600
+    assert cache.get("k", touch=minute) == b"v"
+    assert 30 < cache.ttl("k") <= 60
+    assert cache.get("k", touch=math.inf) == b"v"
+    assert cache.ttl("k") == math.inf
+    assert cache.get("none", b"default", touch=5) == b"default"
+    assert cache.ttl("none") is None
+    assert cache.get_or_set("made", lambda: b"m", minute, stale=minute) == b"m"
+    assert cache.incr("n", initial=1, ttl=minute) == 1
+    for wrong in (timedelta(0), timedelta(seconds=-1)):
+        with pytest.raises(InvalidArgumentError, match="a timedelta"):
+            cache.set("k", b"v", wrong)
+
+
+def test_exists_tells_whether_there_is_a_value(cache: Any) -> None:
+    """An empty one is one."""
+    cache.set("k", b"")
+    assert cache.exists("k") is True
+    assert cache.exists("none") is False
+
+
+def test_append_adds_to_a_value_that_is_there(cache: Any) -> None:
+    """Type and time to live stay."""
+    assert cache.append("k", b"a") is None
+    assert not cache.exists("k")
+    cache.set("k", b"a", 60, content_type="text/x")
+    assert cache.append("k", bytearray(b"bc")) == 3
+    assert cache.get("k") == b"abc"
+    assert cache.stat("k").content_type == "text/x"
+    assert 30 < cache.ttl("k") <= 60
+    with pytest.raises(InvalidArgumentError, match="append: a str"):
+        cache.append("k", "text")
+
+
+def test_append_of_many_threads_loses_nothing(cache: Any) -> None:
+    """Each is one step."""
+    cache.set("k", b"")
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: cache.append("k", b"x"), range(12)))
+    assert cache.get("k") == b"x" * 12
+
+
+def test_pop_returns_a_value_to_one_caller(cache: Any) -> None:
+    """As of a dict."""
+    cache.set("k", b"v")
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: cache.pop("k", None), range(8)))
+    assert sorted(found, key=bool) == [None] * 7 + [b"v"]
+    with pytest.raises(KeyError):
+        cache.pop("k")
+
+
+@pytest.fixture
+def locked(cache: Any) -> Callable[..., Any]:
+    """Return `lock` of a cache, as a context manager of threads."""
+    if not isinstance(cache, TaskClient):
+        return cache.lock  # type: ignore[no-any-return]
+
+    @contextmanager
+    def lock(*words: Any, **named: Any) -> Iterator[int]:
+        context = cache._client.lock(*words, **named)
+        token = cache.wait(context.__aenter__())
+        try:
+            yield token
+        finally:
+            cache.wait(context.__aexit__(None, None, None))
+
+    return lock
+
+
+def test_lock_is_held_by_one_at_a_time_and_its_token_grows(locked: Any) -> None:
+    """Until the end of the block, also by an error; or until its time is over."""
+    tokens = []
+    for _ in range(3):
+        with suppress(ZeroDivisionError), locked("k", 60) as token:
+            tokens.append(token)
+            with pytest.raises(ConflictError, match="held by another"), locked("k", 60):
+                pass
+            raise ZeroDivisionError
+    assert tokens == sorted(set(tokens))
+    with locked("k", 1) as first, locked("k", 60, wait=30) as second:
+        assert second > first
+
+
+def test_lock_excludes_other_threads(cache: Any, locked: Any) -> None:
+    """Each waits for its turn; nothing that it protects is lost."""
+    cache.set("count", b"0")
+
+    def add(_: int) -> int:
+        with locked("k", 60, wait=60) as token:
+            cache.set("count", b"%d" % (int(cache.get("count")) + 1))
+            return int(token)
+
+    with ThreadPoolExecutor(4) as threads:
+        tokens = list(threads.map(add, range(8)))
+    assert cache.get("count") == b"8"
+    assert len(set(tokens)) == 8
+
+
+def test_cache_that_is_pickled_says_why_not(cache: Any) -> None:
+    """In one line."""
+    if isinstance(cache, TaskClient):
+        cache = cache._client
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(cache)
 
 
 def test_many_keys_are_one_call(cache: Any) -> None:

@@ -9,12 +9,15 @@ keep out of each other's way.
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from threading import Thread
+from time import monotonic, sleep, time_ns
 from typing import (
     TYPE_CHECKING,
     BinaryIO,
@@ -27,7 +30,7 @@ from typing import (
 
 from volcache.embedded.mapping import StoredMapping
 from volcache.embedded.stored import Text, encoded, expiry_of
-from volcache_client.errors import InvalidArgumentError, StorageError
+from volcache_client.errors import ConflictError, InvalidArgumentError, StorageError
 from volcache_client.headers import checked_etag
 from volcache_client.keys import (
     KEY_BYTES_MAX,
@@ -55,6 +58,7 @@ V = TypeVar("V")
 Number: TypeAlias = int | None
 
 _PART_BYTES: Final = 1 << 16
+_LOCK_PAUSE: Final = 0.01
 
 
 class StoredReader(BytesIO):
@@ -102,13 +106,30 @@ class EmbeddedCache(StoredMapping[V]):
     # --- Reading -------------------------------------------------------------------
 
     @overload
-    def get(self, key: Key, default: None = None) -> V | None: ...
+    def get(self, key: Key, default: None = None, *, touch: Ttl = None) -> V | None: ...
     @overload
-    def get(self, key: Key, default: V | T) -> V | T: ...
-    def get(self, key: Key, default: V | T | None = None) -> V | T | None:
-        """Return the value of a key; the default if there is none, or it has expired."""
+    def get(self, key: Key, default: V | T, *, touch: Ttl = None) -> V | T: ...
+    def get(
+        self, key: Key, default: V | T | None = None, *, touch: Ttl = None
+    ) -> V | T | None:
+        """
+        Return the value of a key; the default if there is none, or it has expired.
+
+        `touch` is its new `ttl`.
+        """
+        if touch is not None and not self.touch(key, touch):
+            return default
         record = self._find(encoded(key))
         return default if record is None else self._loads(record.value)
+
+    def exists(self, key: Key) -> bool:
+        """Return whether there is a value, which is not read."""
+        return key in self
+
+    def ttl(self, key: Key) -> float | None:
+        """Return the seconds until a value expires; `math.inf`: never; None: a miss."""
+        found = self.stat(key)
+        return None if found is None else math.inf if found.ttl is None else found.ttl
 
     def get_item(self, key: Key) -> Item[V] | None:
         """Return the value of a key and what is known of it; None for a miss."""
@@ -227,6 +248,63 @@ class EmbeddedCache(StoredMapping[V]):
             return True
 
         return self._session.change(touch)
+
+    expire = touch
+
+    def append(self, key: Key, data: bytes) -> Number:
+        """Add bytes to the end of a value; return its size, None if there is none."""
+        name = encoded(key)
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise InvalidArgumentError(
+                f"append: a {type(data).__name__}; allowed are bytes"
+            )
+
+        def append(store: Store) -> Number:
+            record = store.get(name)
+            if record is None:
+                return None
+            joined = record.value + bytes(data)
+            store.put(
+                name,
+                joined,
+                content_type=record.content_type,
+                expires_ms=record.expires_ms,
+                flags=record.flags,
+            )
+            return len(joined)
+
+        return self._session.change(append)
+
+    @contextmanager
+    def lock(self, key: Key, ttl: Ttl, *, wait: float = 0.0) -> Iterator[int]:
+        """
+        Hold a lock, between all threads, until the end of the block or for `ttl`.
+
+        Yields:
+            A token, above those of all that held it before.
+
+        Raises:
+            ConflictError: Another one holds it, also after `wait` seconds.
+        """
+        name = f"~lock/{sha256(encoded(key)).hexdigest()}"
+        seconds, last = self._ttl(ttl), monotonic() + wait
+        token, etag = 0, ""
+        while not etag:
+            with self.exclusive():
+                if not self.exists(name):
+                    # A count that was lost begins at the time, which is above all before.
+                    token = (
+                        self.incr(f"{name}/token", initial=time_ns(), ttl=math.inf) or 0
+                    )
+                    etag = self._put(name.encode(), b"%d" % token, seconds).etag
+                    break
+            if monotonic() >= last:
+                raise ConflictError(f"{key!r}: the lock is held by another one")
+            sleep(_LOCK_PAUSE)
+        try:
+            yield token
+        finally:
+            self.delete(name, etag)
 
     def incr(
         self, key: Key, delta: int = 1, *, initial: Number = None, ttl: Ttl = None

@@ -10,6 +10,7 @@ from typing import (
     Final,
     Generic,
     NamedTuple,
+    NoReturn,
     Self,
     TypeAlias,
     TypeVar,
@@ -94,6 +95,9 @@ class StoredValues(Generic[V]):
         self._flights = Flights[bytes]()
         self._renewals = Renewals(time.monotonic, _RENEWAL_PAUSE)
         self._hits = self._misses = 0
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("EmbeddedCache has an open directory; do not pickle it")
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"

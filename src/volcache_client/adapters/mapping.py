@@ -85,18 +85,12 @@ class CacheMapping(MutableMapping[Hashable, V]):
         Raises:
             KeyError: There is none, and no default.
         """
-        stored = self._key(key)
-        tried = None
-        while True:
-            item = self._client.get_item(stored)
-            # The ETag that was refused is there again: the cache does not delete.
-            if item is None or item.stat.etag == tried:
-                if default is _MISSING:
-                    raise KeyError(key)
-                return default
-            tried = item.stat.etag
-            if self._client.delete(stored, tried):
-                return item.value
+        try:
+            return self._client.pop(self._key(key))
+        except KeyError:
+            if default is _MISSING:
+                raise KeyError(key) from None
+            return default
 
     def setdefault(self, key: Hashable, default: Any = None) -> Any:  # noqa: ANN401 - As of dict.
         """Return the value; if there is none, store the default, and return it."""

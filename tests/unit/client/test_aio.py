@@ -22,14 +22,15 @@ from support.scripted_server import (
     ScriptedServer,
     always,
     answering,
-    closing,
     value,
 )
+from support.waiting import wait_until
 from volcache_client import (
     AsyncClient,
     ClientUsageError,
     InvalidArgumentError,
     NodeDownError,
+    NodeError,
     NodeTimeoutError,
 )
 
@@ -98,6 +99,32 @@ async def test_is_used_in_one_loop_only() -> None:
         await client.get("a")
         await asyncio.to_thread(asyncio.run, use_elsewhere())
         assert await client.get("a") == b"value"
+
+
+def test_client_of_a_module_is_used_by_one_loop_after_another() -> None:
+    """Each loop that ends closes its connections; also one that is only closed."""
+    with always(VALUE) as server:
+        client = client_of(server)
+
+        async def use() -> bytes | None:
+            assert await client.get("a") == b"value"
+            return await client.get_or_set("b", lambda: b"made")
+
+        for _ in range(3):
+            assert asyncio.run(use()) == b"value"
+            wait_until(lambda: not server.open, "the end of the connections")
+        assert server.connections == 3
+        asyncio.run(client.close())
+        with pytest.raises(ClientUsageError, match="is closed"):
+            asyncio.run(use())
+
+
+async def test_lock_in_an_outage_is_an_error_with_any_option() -> None:
+    """What is not held is never taken for held."""
+    async with client_of("127.0.0.1:1", on_error="miss") as client:
+        with pytest.raises(NodeError):
+            async with client.lock("k", 5):
+                pass
 
 
 async def test_a_maker_has_the_context_of_its_caller_and_may_not_wait_for_itself() -> (
@@ -386,23 +413,19 @@ def test_the_child_of_a_fork_leaves_the_connections_of_its_parent_alone(
         assert server.connections == 1
 
 
-def test_a_client_may_be_forgotten_when_its_loop_has_ended() -> None:
-    """The warning of asyncio for a connection that ended with it is not ours."""
+def test_client_that_ended_with_its_loop_needs_no_close() -> None:
+    """Neither we nor asyncio warn of it; one that is forgotten in its loop is closed."""
 
-    async def run() -> AsyncClient[bytes]:
-        async with ScriptedServer(closing([], VALUE)) as server:
-            client = client_of(server)
-            await client.get("a")
-            await until(
-                lambda: client.stats().nodes[server.name].connections == 0,
-                "the connection to be closed",
-            )
-            return client
+    async def use(client: AsyncClient[bytes]) -> None:
+        await client.get("a")
 
-    clients = [asyncio.run(run())]
-    with pytest.warns(ResourceWarning, match="an AsyncClient was not closed") as caught:
-        clients.clear()
-    assert len(caught) == 1
+    with always(VALUE) as server, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        client = client_of(server)
+        asyncio.run(use(client))
+        del client
+        gc.collect()
+        wait_until(lambda: not server.open, "the end of the connection")
 
 
 @pytest.mark.slow
