@@ -117,6 +117,16 @@ def test_signatures_are_the_same_and_in_the_table() -> None:
         assert public - methods().keys() <= embedded, kind
 
 
+def test_calls_of_the_page_for_users_of_other_caches_work(cache: Any) -> None:
+    """Each row, with all that were before it."""
+    text = (PAGE.parent / "SWITCHING.md").read_text()
+    calls = re.findall(r"^\| `(cache\..*?)` \|", text, re.MULTILINE)
+    assert len(calls) > 20
+    for call in calls:
+        eval(call, {"cache": cache})  # noqa: S307 - Of the page.
+    assert cache.closed
+
+
 # --- Results ---------------------------------------------------------------------------
 
 
