@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PLACES = {
     "src/volcache/version.py": '__version__: Final = "{}"\n',
     "docs/CHANGELOG.md": "# Changelog\n\n## Unreleased\n\n## {}, 2026-11-22\n\n## 0.0.1\n",
-    "src/volcache_client/pyproject.toml": 'version = "{}"\n',
+    "src/pyproject.toml": 'version = "{}"\n',
     "pyproject.toml": 'dependencies = ["volcache-client=={}"]\n',
     "docs/openapi.yaml": "info:\n  version: {}\n",
     "docs/volcache.1": '.TH VOLCACHE 1 "" "volcache {}" "User Commands"\n',

@@ -204,7 +204,7 @@ def versions(root: Path) -> list[Version]:
         "src/volcache/version.py": r'^__version__.* = "(.+)"$',
         "docs/CHANGELOG.md": r"^## (\d[\w.+-]*)",  # The newest.
         "docs/openapi.yaml": r"^  version: (.+)$",
-        "src/volcache_client/pyproject.toml": r'(?m)^version = "(.+)"$',
+        "src/pyproject.toml": r'(?m)^version = "(.+)"$',
         "pyproject.toml": r'"volcache-client==(.+?)"',
         "docs/volcache.1": r'^\.TH .*"volcache (\S+)"',
     }

@@ -218,7 +218,7 @@ def build_source(tree: Path, out: Path, epoch: int) -> Path:
 
 def build_client(tree: Path, out: Path, epoch: int) -> Path:
     """Build the wheel of the clients, which has nothing to compile; return it."""
-    folder = tree / "src/volcache_client"
+    folder = tree / "src"
     shutil.copy(tree / "LICENSE", folder)  # setuptools takes none from outside.
     os.umask(0o022)
     environ = clean() | {"SOURCE_DATE_EPOCH": str(epoch)}

@@ -40,7 +40,7 @@ from volcache_client.errors import InvalidArgumentError, StorageError
         ({"eviction": "lru"}, '"frequency", "fifo"'),
         ({"default_ttl": 0}, "default_ttl=0"),
         ({"default_ttl": "1h"}, "default_ttl='1h'"),
-        ({"serializer": "pickle"}, '"json", and an object'),
+        ({"serializer": "pickle"}, "signing_key"),
         ({"serializer": object()}, "the methods dumps and loads"),
     ],
 )
