@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from inspect import isawaitable, iscoroutine
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -101,7 +100,7 @@ class Nodes:
         self._is_reading = False
         self._failure = ""
         if isinstance(source, os.PathLike):
-            path = Path(source)
+            path = os.fspath(source)
             self._read = lambda: read_file(path)
             self._replace(self._read())
         elif callable(source):
@@ -259,12 +258,12 @@ def parse_list(listed: Any) -> list[tuple[Address, int]]:  # noqa: ANN401 - It i
     return wanted
 
 
-def read_file(path: Path) -> list[tuple[str, int]]:
+def read_file(path: str | os.PathLike[str]) -> list[tuple[str, int]]:
     """Return the addresses and weights in a file; see `read_servers`."""
     return [(server.name, server.weight) for server in read_servers(path)]
 
 
-def read_servers(path: Path) -> list[ListedNode]:
+def read_servers(path: str | os.PathLike[str]) -> list[ListedNode]:
     """
     Return the nodes in a file.
 
@@ -273,7 +272,8 @@ def read_servers(path: Path) -> list[ListedNode]:
         InvalidArgumentError: A line is wrong, not complete, or not UTF-8; it is named.
     """
     try:
-        text = path.read_bytes().decode()
+        with open(path, encoding="utf-8", newline="") as file:  # noqa: PTH123
+            text = file.read()
     except OSError as error:
         raise DiscoveryError(f"the list of nodes: {error}") from error
     except UnicodeDecodeError as error:

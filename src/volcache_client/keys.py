@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import timedelta
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import quote_from_bytes
 
 from volcache_client.errors import InvalidArgumentError, InvalidKeyError
 
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    # Seconds, or `math.inf`; None: the default of the cache.
+    Ttl = float | timedelta | None
+
 Key = str | bytes  # Of a value, as it is given; text stands for its UTF-8.
-# Seconds, or `math.inf`; None: the default of the cache.
-Ttl = float | timedelta | None
 
 # Of an embedded cache. `max_key_size` of a service is a setting, 1024 bytes by default.
 KEY_BYTES_MAX: Final = 1024
@@ -111,7 +114,9 @@ def checked_ttl(ttl: Any, name: str = "ttl") -> float:  # noqa: ANN401 - It is c
     Raises:
         InvalidArgumentError: It is something else.
     """
-    if isinstance(ttl, timedelta):
+    if hasattr(
+        ttl, "total_seconds"
+    ):  # Of timedelta, whose module need not be imported.
         ttl = ttl.total_seconds()
     is_number = isinstance(ttl, int | float) and not isinstance(ttl, bool)
     if is_number and (0 < ttl <= TTL_MAX or ttl == math.inf):

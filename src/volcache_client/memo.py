@@ -6,10 +6,13 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial, update_wrapper
 from hashlib import sha256
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 from volcache_client.errors import InvalidArgumentError
-from volcache_client.keys import Ttl, checked_ttl
+from volcache_client.keys import checked_ttl
+
+if TYPE_CHECKING:
+    from volcache_client.keys import Ttl
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import random
 import re
+import socket
 from collections import deque
-from ipaddress import IPv6Address
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -97,8 +97,8 @@ def parse_address(text: str) -> Address:
 
 def _is_ip(text: str) -> bool:
     try:
-        return bool(IPv6Address(text))
-    except ValueError:
+        return bool(socket.inet_pton(socket.AF_INET6, text))
+    except OSError:
         return False
 
 

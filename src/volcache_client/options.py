@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from volcache_client.errors import InvalidArgumentError, InvalidKeyError
@@ -179,6 +178,8 @@ def make_options(arguments: OptionArguments) -> Options:
     known = [option.name for option in fields(Options)]
     for name in arguments:
         if name not in known:
+            from difflib import get_close_matches  # noqa: PLC0415 - For errors only.
+
             close = get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise InvalidArgumentError(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from volcache_client.errors import ClientUsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -162,6 +162,9 @@ class Workers:
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
         """Make a call in another thread."""
+        # Not imported by a program that needs no threads of ours.
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
         with self._lock:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(
