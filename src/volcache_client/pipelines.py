@@ -44,11 +44,11 @@ _SHARE_MIN: Final = 0.1
 _HEAD: Final = re.compile(
     rb"HTTP/1\.1 ([2-5][0-9]{2})(?: [^\r\n]*)?\r\n((?:[!-9;-~]+:[^\n]*\r\n)*)\r\n"
 )
-# Headers in lower case that say where an answer ends.
-_FRAME: Final = re.compile(
-    rb"(?m)^(content-length|transfer-encoding|connection):[ \t]*([^\r\n]*?)[ \t]*\r$"
-)
-_KEPT: Final = (b"connection", b"keep-alive")
+# Headers that say where an answer ends.
+_LENGTH: Final = b"\ncontent-length:"
+_CODING: Final = b"\ntransfer-encoding:"
+_CONNECTION: Final = b"\nconnection:"
+_WITHOUT_BODY: Final = frozenset({b"204", b"304"})
 _DIGITS_MAX: Final = 18
 
 
@@ -120,24 +120,15 @@ class Pipeline:
         while at < len(data) and not self.is_complete:
             request = requests[len(answers)]
             head = _HEAD.match(data, at)
-            if head is None or head[1] == b"204" or request.method == "HEAD":
+            if head is None or head[1] in _WITHOUT_BODY or request.method == "HEAD":
                 break
-            lines = head[2]
-            frame = _FRAME.findall(lines.lower())
-            # One Content-Length, and perhaps a Connection; an exchange takes all else.
-            if not frame or frame[0][0] != b"content-length" or len(frame) > 2:  # noqa: PLR2004
+            begin = head.end()
+            size = _plain_size(head[0].lower())
+            # An exchange takes all else.
+            if size < 0 or size > self._limit or begin + size > len(data):
                 break
-            if not frame[0][1].isdigit() or len(frame[0][1]) > _DIGITS_MAX:
-                break
-            begin, size = head.end(), int(frame[0][1])
             end = begin + size
-            if (
-                end > len(data)
-                or size > self._limit
-                or (len(frame) > 1 and frame[1] != _KEPT)
-            ):
-                break
-            headers = Headers(lines.decode("latin-1"))
+            headers = Headers(head[2].decode("latin-1"))
             answers.append(Answer(int(head[1]), headers, data[begin:end]))
             at = end
             self.is_complete = len(answers) == len(requests)
@@ -179,6 +170,25 @@ class Pipeline:
     def is_between(self) -> bool:
         """Whether nothing of the next answer was received."""
         return self._exchange is None
+
+
+def _plain_size(head: bytes) -> int:
+    """
+    Return the bytes of a body by a head in lower case.
+
+    -1: it has not just one length, is in chunks, or ends the connection.
+    """
+    at = head.find(_LENGTH) + len(_LENGTH)
+    if at < len(_LENGTH) or _LENGTH in head[at:] or _CODING in head:
+        return -1
+    digits = head[at : head.index(b"\r", at)].strip(b" \t")
+    if not digits.isdigit() or len(digits) > _DIGITS_MAX:
+        return -1
+    if (at := head.find(_CONNECTION) + len(_CONNECTION)) >= len(_CONNECTION):
+        kept = head[at : head.index(b"\r", at)].strip(b" \t") == b"keep-alive"
+        if not kept or _CONNECTION in head[at:]:
+            return -1
+    return int(digits)
 
 
 Exchange = HttpExchange | Pipeline

@@ -899,6 +899,7 @@ def test_many_answers_of_any_form_are_read_in_any_parts(
         b"/miss": b"HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\nno",
         b"/empty": value(b""),
         b"/long": value(long),
+        b"/unchanged": b"HTTP/1.1 304 No\r\nContent-Length: 5\r\n\r\n",
         b"/interim": b"HTTP/1.1 100 C\r\n\r\n" + value(b"i"),
         b"/case": OK + b"CONTENT-LENGTH:1 \r\nCoNnection: Keep-Alive\r\n\r\nc",
     }
@@ -909,7 +910,10 @@ def test_many_answers_of_any_form_are_read_in_any_parts(
         for at in range(0, len(found), size):
             peer.send(found[at : at + size])
 
-    with ScriptedServer(serve) as server, client_of(server) as client:
+    with (
+        ScriptedServer(serve) as server,
+        client_of(server, on_error="miss") as client,
+    ):
         assert client.get_many(keys) == {
             "plain": b"v", "chunked": b"v", "empty": b"", "long": long, "interim": b"i",
             "case": b"c",
