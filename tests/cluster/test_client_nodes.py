@@ -48,12 +48,13 @@ def test_instance_that_is_not_ready_stays_down(kind: Any) -> None:
             status = (503, 200)[is_ready.is_set()] if paths[-1] == "/-/ready" else 404
             peer.send(b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % status)
 
-    options: dict[str, Any] = {"backoff": SHORT, "on_event": events.append}
-    options |= dict.fromkeys(("timeout", "connect_timeout", "probe_timeout"), GENEROUS)
+    limits = dict.fromkeys(("timeout", "connect_timeout", "probe_timeout"), GENEROUS)
     with (
         ScriptedServer(serve) as server,
         ScriptedServer(answering(lambda _: value(b"v"))) as good,
-        kind([server.name, good.name], **options) as client,
+        kind(
+            [server.name, good.name], backoff=SHORT, on_event=events.append, **limits
+        ) as client,
     ):
         ring = HashRing([server.name, good.name])
         owners = {str(number): ring.node(str(number)) for number in range(99)}
