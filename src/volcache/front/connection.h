@@ -12,7 +12,7 @@
  *   WAITING_FOR_MEMORY       there is no room for its body     head; in a ring PATIENCE
  *   WAITING_FOR_DISK         a thread reads or writes          in a ring PATIENCE, for a read
  *   WAITING_FOR_HOT_TIER     memcached is asked                by the client of memcached
- *   WAITING_FOR_APPLICATION  bjoern answers, or Python         none
+ *   WAITING_FOR_APPLICATION  bjoern answers                    in a ring PATIENCE
  *   SENDING                  a reply waits for room            transfer, SLOWEST
  *   LINGERING                the last reply is sent            LINGER
  * `transfer`: no byte has moved for so long. SLOWEST: or fewer than 500 bytes per second since the
@@ -101,6 +101,7 @@ struct vc_home {
     vc_job_owner jobs;
     unsigned waiting;           /* jobs that are to be done */
     _Atomic int64_t job_ns;     /* when a job was done, or the first one begun; 0: none waits */
+    _Atomic int64_t bjoern_ns;  /* since when bjoern makes no progress; 0: it does, or need not */
     int64_t tick_ns;            /* when the next one is due */
     int64_t resume_ns;          /* when to accept again; 0: it accepts */
     bool is_draining;

@@ -32,6 +32,7 @@ typedef struct vc_upstream {
     bool is_head;               /* the answer has no body */
     bool has_head;              /* the head of the answer is whole */
     uint64_t left;              /* bytes of the answer's body that are to come */
+    int64_t since_ns;           /* without an exchange: since when its answer is awaited */
     size_t head_used;
     char head[FORWARD_HEAD_BYTES];
 } vc_upstream;
@@ -40,6 +41,7 @@ struct vc_upstreams {
     vc_home *home;
     const char *path;
     unsigned kept, active;
+    int64_t progress_ns;        /* when bjoern took or sent bytes */
     SLIST_HEAD(vc_upstream_list, vc_upstream) idle, busy;
 };
 
@@ -50,7 +52,7 @@ struct vc_exchange {
     char *request;              /* bytes from `at` to `used` are to be sent */
     size_t at, used;
     uint64_t body_left;
-    bool is_chunked, is_head, keeps_alive;
+    bool is_chunked, is_head, keeps_alive, is_reserved;
     bool has_answer;            /* some of it was sent */
     size_t gap;
     uint64_t limit, bytes;
@@ -195,6 +197,7 @@ static int forward_receive(vc_upstream *u, char *to, size_t room, size_t *skippe
         return 0;
     }
     if (got <= 0) return -1;
+    u->pool->progress_ns = u->pool->home->loop.now_ns;
     /* What comes later is reported; after the end nothing is. */
     if ((size_t)got < room && !u->has_ended) u->is_readable = false;
     if (!u->has_head) {
@@ -246,6 +249,7 @@ static bool forward_send_kept(struct vc_exchange *e) {
     ssize_t sent = send(e->upstream->watch.fd, e->request + e->at, e->used - e->at,
                         MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0) return vc_is_later(errno);
+    e->upstream->pool->progress_ns = e->client->home->loop.now_ns;
     e->at += (size_t)sent;
     if (e->at < e->used) return true;
     free(e->request);
@@ -340,6 +344,7 @@ bool vc_forward_open(vc_connection *c) {
         .is_chunked = from->is_chunked,
         .is_head = from->is_head,
         .keeps_alive = from->keeps_alive,
+        .is_reserved = from->is_reserved,
         .gap = from->gap,
         .limit = from->limit,
     };
@@ -361,7 +366,10 @@ void vc_forward_abandon(vc_connection *c) {
     vc_upstream *u = e->upstream;
     bool is_sent = forward_is_body_sent(e);
     vc_connection_protocol(c)->sent(vc_connection_executor(c), c->stream, e->bytes);
-    if (u) u->exchange = NULL;
+    if (u) {
+        u->exchange = NULL;
+        u->since_ns = c->state == VC_WAITING_FOR_APPLICATION ? c->since_ns : c->home->loop.now_ns;
+    }
     forward_free(c);
     if (!u) return;
     /* bjoern says nothing of a request that is not whole. */
@@ -369,12 +377,31 @@ void vc_forward_abandon(vc_connection *c) {
     else forward_close_upstream(u);
 }
 
+static void forward_give_up(vc_connection *c) {
+    if (c->exchange->has_answer) vc_connection_close(c);
+    else vc_connection_refuse(c, VC_REFUSED_APPLICATION);
+}
+
 /* The application has failed. */
 static void forward_fail(vc_connection *c) {
-    struct vc_exchange *e = c->exchange;
-    if (e->upstream) forward_close_upstream(e->upstream);
-    if (e->has_answer) vc_connection_close(c);
-    else vc_connection_refuse(c, VC_REFUSED_APPLICATION);
+    if (c->exchange->upstream) forward_close_upstream(c->exchange->upstream);
+    forward_give_up(c);
+}
+
+void vc_forward_tick(vc_connection *c, int64_t since_ns) {
+    if (c->since_ns <= since_ns && !c->exchange->is_reserved) forward_give_up(c);
+    else vc_connection_queue(c); /* It may wait for a connection to bjoern. */
+}
+
+int64_t vc_upstreams_stalled_since(const vc_upstreams *pool) {
+    int64_t oldest_ns = 0;
+    for (const vc_upstream *u = SLIST_FIRST(&pool->busy); u; u = SLIST_NEXT(u, next)) {
+        const vc_connection *c = u->exchange ? u->exchange->client : NULL;
+        if (c && c->state != VC_WAITING_FOR_APPLICATION) continue;
+        int64_t since_ns = c ? c->since_ns : u->since_ns;
+        if (!oldest_ns || since_ns < oldest_ns) oldest_ns = since_ns;
+    }
+    return oldest_ns && oldest_ns < pool->progress_ns ? pool->progress_ns : oldest_ns;
 }
 
 static void forward_end(vc_connection *c) {

@@ -16,6 +16,8 @@ typedef struct vc_upstreams vc_upstreams;
 
 /* Return NULL without memory. `path`: of bjoern's socket; it lives longer. */
 vc_upstreams *vc_upstreams_new(vc_home *home, const char *path);
+/* Since when bjoern has neither taken nor sent a byte, although requests wait for it; 0: none does. */
+int64_t vc_upstreams_stalled_since(const vc_upstreams *upstreams);
 /* Close all connections to bjoern. */
 void vc_upstreams_free(vc_upstreams *upstreams);
 
@@ -24,6 +26,9 @@ void vc_upstreams_free(vc_upstreams *upstreams);
 bool vc_forward_open(vc_connection *c);
 /* Move bytes in both directions, a bounded number; nothing is unsent to the client. */
 void vc_forward_serve(vc_connection *c);
+/* It waits for the application: end a request that has waited since a time, or let it go on. bjoern
+ * does what it was sent, and its answer is dropped; the operator's requests may take their time. */
+void vc_forward_tick(vc_connection *c, int64_t since_ns);
 /* The connection ends. */
 void vc_forward_abandon(vc_connection *c);
 

@@ -286,7 +286,8 @@ static void http_refuse_waiting(void *executor, vc_stream *stream, vc_refusal wh
         [VC_REFUSED_MEMORY] = {503, "no memory is free for the request; try again later"},
         [VC_REFUSED_DISK] = {503, "the disk is too slow: the read has waited for a second; try"
                                   " again"},
-        [VC_REFUSED_APPLICATION] = {503, "the application does not answer; try again"},
+        [VC_REFUSED_APPLICATION] = {503, "the application does not answer; it may do later"
+                                         " what was asked for; try again"},
         [VC_REFUSED_CONNECTION] = {503, "too many connections; try again later"},
     };
     vc_http *http = executor;
@@ -338,6 +339,7 @@ vc_step vc_http_forward(vc_http_job *job) {
     *forward = (vc_forward){
         .is_head = request->method == VC_HEAD,
         .keeps_alive = job->keeps_alive,
+        .is_reserved = http_is_reserved(job->path),
         .is_chunked = request->is_chunked && !is_decoded,
         .is_decoded = is_decoded,
         .body_length = is_decoded ? s->decoded : request->content_length,
@@ -458,7 +460,7 @@ static bool http_may_read(const vc_http_job *job) {
            !request->is_chunked && !request->content_length &&
            !vc_request_has(request, VC_FIELD_SERVICE_WORKER) &&
            !vc_request_repeats(request, 1u << VC_FIELD_AUTHORIZATION) && path.length > 1 &&
-           !(path.length > 2 && path.at[1] == '-' && path.at[2] == '/') &&
+           !http_is_reserved(path) &&
            vc_parts_have(&settings->ring, path.at, path.length) &&
            vc_tokens_allow(&settings->may_read, request->values[VC_FIELD_AUTHORIZATION]);
 }

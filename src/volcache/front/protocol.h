@@ -97,6 +97,7 @@ typedef struct {
     size_t head_length;         /* valid until the next call of the executor */
     bool is_head;               /* the answer has no body, whatever it says */
     bool keeps_alive;           /* the client's connection, after the answer */
+    bool is_reserved;           /* for a path of the operator */
     bool is_chunked;            /* the body arrives in chunks, and is forwarded in chunks */
     bool is_decoded;            /* a chunked body that is whole in `data`, decoded: the head has its
                                  * length; it is followed by `gap` bytes that are dropped */

@@ -195,6 +195,7 @@ static void server_tick(vc_home *home) {
     home->tick_ns = home->loop.now_ns + SERVER_TICK_NS;
     vc_connections_tick(home);
     vc_connections_take_jobs(home);
+    if (home->upstreams) home->bjoern_ns = vc_upstreams_stalled_since(home->upstreams);
     if (config->on_tick) config->on_tick(config->context, home->number);
     if (!home->number) server_trim(home->server);
     if (home->resume_ns && home->loop.now_ns >= home->resume_ns) {
@@ -377,9 +378,11 @@ void vc_server_get_figures(vc_server *server, vc_server_figures *figures) {
 int64_t vc_server_stalled_ns(vc_server *server) {
     int64_t now_ns = vc_monotonic_ns(), longest_ns = 0;
     for (vc_home *home = server->homes; home < server->homes + server->count; home++) {
-        int64_t stalled_ns = vc_loop_stalled_ns(&home->loop), job_ns = home->job_ns;
-        if (job_ns && now_ns - job_ns > stalled_ns) stalled_ns = now_ns - job_ns;
+        int64_t stalled_ns = vc_loop_stalled_ns(&home->loop);
+        const int64_t since_ns[] = {home->job_ns, home->bjoern_ns};
         if (stalled_ns > longest_ns) longest_ns = stalled_ns;
+        for (int i = 0; i < 2; i++)
+            if (since_ns[i] && now_ns - since_ns[i] > longest_ns) longest_ns = now_ns - since_ns[i];
     }
     return longest_ns;
 }

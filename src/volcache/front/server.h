@@ -80,8 +80,8 @@ void vc_server_set_ring(vc_server *server, bool is_in_ring);
  * Returns when all are closed; the threads have ended then. */
 void vc_server_drain(vc_server *server, int64_t drain_ns);
 void vc_server_get_figures(vc_server *server, vc_server_figures *figures);
-/* For how long the longest round of a loop has taken, or no read was completed although there are
- * some to do; 0: all wait for clients. */
+/* For how long the longest round of a loop has taken, no read was completed although there are some
+ * to do, or bjoern makes no progress although requests wait for it; 0: all wait for clients. */
 int64_t vc_server_stalled_ns(vc_server *server);
 
 #endif

@@ -407,7 +407,8 @@ static void turn_time_out(vc_connection *c) {
 
 void vc_connections_tick(vc_home *home) {
     int64_t now_ns = home->loop.now_ns;
-    vc_connection *c;
+    int64_t patient_ns = home->server->is_in_ring ? now_ns - PATIENCE_NS : INT64_MIN;
+    vc_connection *c, *next;
     for (unsigned p = 0; p < VC_PROTOCOLS; p++) {
         for (unsigned state = 0; state < VC_CLOSED; state++) {
             int64_t limit_ns = turn_limit_ns(home, p, state);
@@ -415,12 +416,13 @@ void vc_connections_tick(vc_home *home) {
                    now_ns - c->since_ns >= limit_ns)
                 turn_time_out(c);
         }
-        /* It may wait for a connection to bjoern. */
-        c = TAILQ_FIRST(&home->by_state[p][VC_WAITING_FOR_APPLICATION]);
-        for (; c; c = TAILQ_NEXT(c, same_state)) vc_connection_queue(c);
+        for (c = TAILQ_FIRST(&home->by_state[p][VC_WAITING_FOR_APPLICATION]); c; c = next) {
+            next = TAILQ_NEXT(c, same_state);
+            vc_forward_tick(c, patient_ns);
+        }
     }
     if (home->server->is_in_ring)
-        vc_readers_give_up(home->server->config.readers, &home->jobs, now_ns - PATIENCE_NS);
+        vc_readers_give_up(home->server->config.readers, &home->jobs, patient_ns);
 }
 
 void vc_connections_admit(vc_home *home) {

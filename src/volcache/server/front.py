@@ -264,7 +264,7 @@ class Front:
         self.loops.start()
 
     def stalled_seconds(self) -> float:
-        """Return for how long a loop, or all reads, have made no progress; any thread."""
+        """Return for how long a loop, all reads, or bjoern have not got on; any thread."""
         return self.loops.stalled_seconds()
 
     def drain(self, seconds: float, *, owns_listeners: bool = True) -> int:

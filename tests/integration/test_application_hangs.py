@@ -1,0 +1,114 @@
+"""The application hangs: the loops go on, and the watchdog and nginx are told."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from support.process import SHARED, SOURCE, ServerProcess
+from support.ringed import list_of
+from support.service_manager import ServiceManager
+from support.waiting import wait_until
+from support.wire import connect, exchange, read_reply, request_bytes
+
+pytestmark = pytest.mark.integration
+
+# OPTIONS hangs while there is a file. The disk does not tell what it completes.
+PROGRAM: Final = """
+import os, runpy, sys, time
+
+from volcache.http.app import App
+from volcache.server import notify
+
+source, path = sys.argv[1:]
+options = App._options
+
+def hang(*arguments):
+    while os.path.exists(path):
+        time.sleep(0.01)
+    return options(*arguments)
+
+App._options = hang
+notify.completed_requests = lambda _directory: lambda: None
+sys.argv = [source]
+runpy.run_path(source, run_name="__main__")
+"""
+
+
+@pytest.fixture
+def manager() -> Iterator[ServiceManager]:
+    """Yield a service manager."""
+    with ServiceManager() as manager:
+        yield manager
+
+
+def hung_server(folder: Path, manager: ServiceManager) -> ServerProcess:
+    """Return a server with a watchdog, whose OPTIONS hang while there is `hanging`."""
+    environment = manager.environment(1.0) | {"PYTHONPATH": str(SOURCE)}
+    server = ServerProcess(folder / "data", settings=SHARED, environment=environment)
+    hanging = folder / "hanging"
+    server.command = lambda: [sys.executable, "-c", PROGRAM, SOURCE, hanging]  # type: ignore[method-assign]
+    return server
+
+
+def ask(server: ServerProcess, method: str, path: str) -> socket.socket:
+    """Send a request, without reading its answer."""
+    connection = connect(server.port)
+    connection.sendall(request_bytes(method, path))
+    return connection
+
+
+def test_request_in_a_ring_that_waits_for_the_application_is_refused_in_a_second(
+    tmp_path: Path, manager: ServiceManager
+) -> None:
+    """So is one that waits behind it; the operator's waits, and GETs are answered."""
+    server = hung_server(tmp_path, manager)
+    name, hanging = f"127.0.0.1:{server.port}", tmp_path / "hanging"
+    (tmp_path / "list").write_text(list_of([name]))
+    server.settings |= {"ring": tmp_path / "list", "ring_self": name}
+    with server:
+        assert exchange(server.port, "PUT", "/a", b"value").status == 200
+        manager.wait_for("WATCHDOG=1")
+        hanging.touch()
+        with (
+            ask(server, "OPTIONS", "/a") as first,
+            ask(server, "PROPFIND", "/a") as second,
+            ask(server, "GET", "/-/stats") as operator,
+        ):
+            assert exchange(server.port, "GET", "/a").body == b"value"
+            for connection in (first, second):
+                reply = read_reply(connection)
+                assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+                assert b"the application does not answer" in reply.body
+            # Although no client waits.
+            wait_until(lambda: " watchdog.withheld " in server.stderr, "the event")
+            assert exchange(server.port, "GET", "/a").body == b"value"
+            hanging.unlink()
+            assert read_reply(operator).status == 200
+        before = manager.lines.count("WATCHDOG=1")
+        manager.wait_for("WATCHDOG=1", times=before + 1)
+        assert exchange(server.port, "OPTIONS", "/a").status == 200
+
+
+def test_request_without_a_ring_waits_for_the_application_and_stops_the_watchdog(
+    tmp_path: Path, manager: ServiceManager
+) -> None:
+    """Until the application goes on."""
+    hanging = tmp_path / "hanging"
+    with hung_server(tmp_path, manager) as server:
+        manager.wait_for("WATCHDOG=1")
+        hanging.touch()
+        with ask(server, "OPTIONS", "/a") as connection:
+            wait_until(lambda: " watchdog.withheld " in server.stderr, "the event")
+            manager.receive()
+            manager.messages.clear()
+            wait_until(lambda: len(manager.receive()) >= 3, "messages")
+            assert "WATCHDOG=1" not in manager.lines
+            hanging.unlink()
+            assert read_reply(connection).status == 200
+            manager.wait_for("WATCHDOG=1")
