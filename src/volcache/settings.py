@@ -77,6 +77,7 @@ class Config:
     reinsert_reads: float
     ip: str
     port: int
+    admin_listen: str
     memcache_listen: str
     memcache_flush: bool
     memcache_idle_timeout: float

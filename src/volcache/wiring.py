@@ -39,7 +39,6 @@ from volcache.malloc import keep_freed_memory
 from volcache.memcache.command_log import CommandLog
 from volcache.memcache.listener import HELD_BYTES, ConnectionLimits, Listener
 from volcache.memcache.service import KEY_BYTES_MAX, Service, ValueLimits
-from volcache.memcache.sockets import ListeningSocket
 from volcache.memcache.statistics import ServerFacts, ServerStatistics
 from volcache.memory import default_body_memory
 from volcache.monitoring.commands import CommandStats
@@ -47,6 +46,7 @@ from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
 from volcache.monitoring.status_line import StatusLine
 from volcache.reload import Reloader
+from volcache.server.addresses import Addresses, open_addresses
 from volcache.server.front import (
     Front,
     Timeouts,
@@ -66,14 +66,12 @@ from volcache.server.signals import (
     stop_signals_blocked,
     wait_for_stop,
 )
-from volcache.server.sockets import activated_listener, listen, url_of
 from volcache.settings import visible_settings
 from volcache.store import PeriodicSync, Store
 from volcache.tokens import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from socket import socket
     from wsgiref.types import WSGIApplication
 
     from volcache.http.responses import WsgiApp
@@ -123,9 +121,7 @@ class _Outside(NamedTuple):
     """What is opened first: it fails most often, and the mount point is untouched then."""
 
     notifier: Notifier
-    http: socket | None
-    is_inherited: bool
-    memcache: ListeningSocket | None
+    addresses: Addresses
     access_log: LogWriter | None
 
 
@@ -133,16 +129,14 @@ def _open_outside(config: Config, closing: ExitStack) -> _Outside:
     """Open the sockets and the access log that are configured."""
     notifier = Notifier(os.environ)
     closing.callback(notifier.close)
-    inherited = http = activated_listener(os.environ)
-    # With port 0, the memcached protocol is served alone.
-    if http is None and (config.port or not config.memcache_listen):
-        http = listen(config.ip, config.port)
-    if http is not None:
-        closing.callback(http.close)
-    memcache: ListeningSocket | None = None
-    if config.memcache_listen:
-        memcache = ListeningSocket(config.memcache_listen)
-        closing.callback(memcache.close)
+    addresses = open_addresses(
+        os.environ,
+        closing,
+        ip=config.ip,
+        port=config.port,
+        admin_listen=config.admin_listen,
+        memcache_listen=config.memcache_listen,
+    )
     access_log: LogWriter | None = None
     if config.log_access:
         try:
@@ -150,7 +144,7 @@ def _open_outside(config: Config, closing: ExitStack) -> _Outside:
         except OSError as error:
             raise unusable_file("log_access", config.log_access, error) from error
         closing.callback(access_log.close)
-    return _Outside(notifier, http, inherited is not None, memcache, access_log)
+    return _Outside(notifier, addresses, access_log)
 
 
 class _Core(NamedTuple):
@@ -190,7 +184,9 @@ def _open_core(config: Config, outside: _Outside, closing: ExitStack) -> _Core:
     )
     refusals = Refusals(status.requests.refused)
     # After the store, which has descriptors as well.
-    connections = connections_max() // (2 if outside.http and outside.memcache else 1)
+    addresses = outside.addresses
+    is_shared = addresses.http and addresses.memcache
+    connections = connections_max() // (2 if is_shared else 1)
     return _Core(
         outside, cache, readers, syncer, status, refusals, draining, connections
     )
@@ -261,7 +257,7 @@ def _make_cache(config: Config, store: Store, closing: ExitStack) -> Cache:
 
 def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener | None:
     """Open what serves the memcached protocol, if it is configured."""
-    socket_, access_log = core.outside.memcache, core.outside.access_log
+    socket_, access_log = core.outside.addresses.memcache, core.outside.access_log
     if socket_ is None:
         return None
     stats = core.status.commands = CommandStats()
@@ -367,26 +363,25 @@ def _open_http(
         max_ttl=config.max_ttl,
     )
     app = App(core.cache, limits, stats=core.status.requests, admin=admin)
-    entrance = Entrance(app)
+    addresses = core.outside.addresses
+    entrance = Entrance(app, has_admin=addresses.admin is not None)
     access_log, log = core.outside.access_log, None
     if access_log is not None:
         log = AccessLog(entrance, access_log.add, as_json=config.log_format == "json")
     front = None
-    if core.outside.http is not None:
-        front = _open_front(config, core, app, core.outside.http, log)
+    if addresses.http or addresses.admin:
+        front = _open_front(config, core, app, log)
         closing.callback(front.close)
         entrance.loops = front.loops
         core.status.count_connections = front.loops.stats
     return _Parts(core, memcache, app, admin, entrance, front, log or entrance)
 
 
-def _open_front(
-    config: Config, core: _Core, app: App, http: socket, log: AccessLog | None
-) -> Front:
+def _open_front(config: Config, core: _Core, app: App, log: AccessLog | None) -> Front:
     head, idle = config.head_timeout, config.idle_timeout
     return Front(
         app,
-        listeners=[http],
+        addresses=core.outside.addresses,
         threads=1 if config.memc_on else config.threads or usual_threads(),
         timeouts=Timeouts(head, idle, config.transfer_timeout),
         readers=core.readers,
@@ -463,12 +458,12 @@ def _reload(parts: _Parts, reloader: Reloader) -> None:
 def _serve(parts: _Parts, on_hangup: Callable[[], None]) -> None:
     """Answer requests until a signal ends it."""
     outside, memcache, front = parts.core.outside, parts.memcache, parts.front
-    if memcache is not None and outside.memcache is not None:
+    if memcache is not None and outside.addresses.memcache is not None:
         memcache.start()
-        _logger.info("memcache.started address=%s", outside.memcache.name)
-    if front is not None and outside.http is not None:
+        _logger.info("memcache.started address=%s", outside.addresses.memcache.name)
+    if front is not None:
         front.start(parts.wsgi)
-        _logger.info("serving.started url=%s", url_of(outside.http))
+        outside.addresses.log_started()
     wait_for_stop(on_hangup)
     started, cut = time.monotonic(), 0
     parts.core.draining.set()
@@ -477,8 +472,7 @@ def _serve(parts: _Parts, on_hangup: Callable[[], None]) -> None:
     if memcache is not None:
         memcache.drain()
     if front is not None:
-        # An inherited socket stays open: connections wait for the next process.
-        cut = front.drain(DRAIN_SECONDS, owns_listeners=not outside.is_inherited)
+        cut = front.drain(DRAIN_SECONDS)
     if memcache is not None:
         memcache.close()
     _logger.info("stop.completed cut=%d seconds=%.2f", cut, time.monotonic() - started)

@@ -37,6 +37,7 @@ from volcache.http.app import RequestLimits
 from volcache.http.compression import BYTES_MIN, accepts_gzip, compress
 from volcache.http.responses import OK, Headers, text_response
 from volcache.monitoring.requests import RequestStats
+from volcache.server.addresses import Addresses
 from volcache.server.front import Front, Timeouts, raise_descriptor_limit
 from volcache.store.files import OsFileSystem
 from volcache.store.native import Index
@@ -238,7 +239,7 @@ def served(listener: socket) -> Iterator[Front]:
     app = SimpleNamespace(cache=cache, stats=RequestStats(), limits=limits, ring=None)
     front = Front(
         cast("App", app),
-        listeners=[listener],
+        addresses=Addresses(listener, is_inherited=False, admin=None, memcache=None),
         threads=1,
         timeouts=_TIMEOUTS,
         readers=readers,

@@ -167,13 +167,15 @@ class Server:
         types: Mapping[bytes, str],
         *,
         loops: int,
-        listeners: Sequence[int],
+        listener: int,
+        admin_listener: int,
         application: str,
         allow: str,
         log: ServerLog,
         log_answer: Callable[..., None] | None,
         readers: Readers,
         connections: int,
+        admin_connections: int,
         memory: int,
         timeouts: tuple[float, float, float],
     ) -> None:
@@ -184,13 +186,16 @@ class Server:
             app: An `App`: its counters and limits are those of the loops.
             types: Content types by suffix, in lower case with its dot.
             loops: Threads, 1 to 16.
-            listeners: Descriptors of sockets that do not block; the caller's.
+            listener: Descriptor of a socket that does not block; the caller's. -1: none.
+            admin_listener: The same for the operator's address, all of whose requests are
+                forwarded.
             application: Path of the socket of bjoern.
             allow: The methods, for a 405.
             log: Is told what is to be logged.
             log_answer: Called for each answer; None: only for what Python must know.
             readers: Read records that are not in memory.
             connections: That are open, at most.
+            admin_connections: The same, to the operator's address.
             memory: Bytes that are held for clients, at most.
             timeouts: Seconds for the head of a request, without a request, and without a
                 byte of a body or an answer; 0 = no limit.

@@ -324,7 +324,8 @@ bool vc_forward_open(vc_connection *c) {
     static const char FIELD[] = VC_REMOTE_FIELD ": ";
     struct vc_exchange *e = calloc(1, sizeof(struct vc_exchange));
     const char *line = memmem(from->head, from->head_length, "\r\n", 2);
-    size_t first = (size_t)(line - from->head) + 2, length = from->head_length + strlen(c->remote) + 22;
+    size_t first = (size_t)(line - from->head) + 2;
+    size_t length = from->head_length + strlen(c->remote) + 22 + sizeof(VC_ADMIN_PREFIX);
     char *request = malloc(length);
     if (!e || !request) {
         free(e);
@@ -334,7 +335,7 @@ bool vc_forward_open(vc_connection *c) {
     char *to = request;
     memcpy(to, from->head, first);
     to += first;
-    to += sprintf(to, "%s%s\r\n", FIELD, c->remote);
+    to += sprintf(to, "%s%s%s\r\n", FIELD, c->protocol == VC_ADMIN ? VC_ADMIN_PREFIX : "", c->remote);
     memcpy(to, from->head + first, from->head_length - first);
     *e = (struct vc_exchange){
         .client = c,

@@ -11,6 +11,8 @@
 #include "connection.h"
 
 #define VC_REMOTE_FIELD "X-Volcache-Remote"
+/* Before the address of a client of the operator's address. */
+#define VC_ADMIN_PREFIX "admin "
 
 typedef struct vc_upstreams vc_upstreams;
 

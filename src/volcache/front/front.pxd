@@ -226,7 +226,7 @@ cdef extern from "news.h" nogil:
 
 cdef extern from "server.h" nogil:
     enum: VC_LOOPS_MAX
-    enum: VC_LISTENERS
+    enum: VC_HTTP, VC_MEMCACHED, VC_ADMIN
     ctypedef struct vc_served:
         const vc_protocol *calls
         void **executors

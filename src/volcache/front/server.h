@@ -9,7 +9,9 @@
 #include "protocol.h"
 #include "readers.h"
 
-enum { VC_LOOPS_MAX = 16, VC_PROTOCOLS = 2, VC_LISTENERS = 3 };
+enum { VC_LOOPS_MAX = 16, VC_LISTENERS = 4 };
+/* What is served. The application is told which requests are of the operator's address. */
+enum { VC_HTTP, VC_MEMCACHED, VC_ADMIN, VC_PROTOCOLS };
 
 typedef struct vc_server vc_server;
 

@@ -53,8 +53,9 @@ cdef add_new_durations(object histogram, const vc_durations *now, vc_durations *
 # What the loops use without the interpreter.
 cdef struct shared:
     vc_news news
-    vc_reporter reporters[16]
-    vc_http *https[16]
+    # Of the loops, then those of the operator's address, which forward everything.
+    vc_reporter reporters[32]
+    vc_http *https[32]
     vc_http_settings settings
     atomic_bool is_ready, is_draining
 
@@ -73,7 +74,7 @@ cdef void on_tick(void *context, unsigned loop) noexcept nogil:
 cdef class Server:
     cdef shared *state
     cdef vc_server *server
-    cdef unsigned loops
+    cdef unsigned loops, executors
     cdef Index index
     cdef Clock clock
     cdef ContentTypes types
@@ -98,8 +99,9 @@ cdef class Server:
         vc_news_start(&self.state.news)
 
     def __init__(
-        self, app, types, *, unsigned loops, listeners, application, allow, log, log_answer,
-        Readers readers, unsigned connections, uint64_t memory, timeouts,
+        self, app, types, *, unsigned loops, int listener, int admin_listener, application,
+        allow, log, log_answer, Readers readers, unsigned connections,
+        unsigned admin_connections, uint64_t memory, timeouts,
     ):
         cdef vc_server_config config
         memset(&config, 0, sizeof(config))
@@ -119,20 +121,20 @@ cdef class Server:
         self.copies, self.promote = app.cache.hot_keys, app.cache.promote
         self.hot = app.cache.hot_client
         self.kept, self.taking = [], Lock()
-        self.loops, self.limit = loops, connections
+        self.loops, self.limit, self.executors = loops, connections, 2 * loops
         self.make_executors(app)
-        for i in range(<int>loops):
-            config.protocols[0].executors[i] = self.state.https[i]
-        config.protocols[0].calls = &vc_http_protocol
-        config.protocols[0].connections = connections
+        config.loops = loops
         head, idle, transfer = timeouts
-        config.protocols[0].head_ns = <int64_t>(head * 1e9)
-        config.protocols[0].idle_ns = <int64_t>(idle * 1e9)
+        served = (
+            (VC_HTTP, listener, connections, 0), (VC_ADMIN, admin_listener, admin_connections, loops)
+        )
+        for protocol, fd, most, first in served:
+            self.serve(&config, protocol, fd, first)
+            config.protocols[<int>protocol].connections = most
+            config.protocols[<int>protocol].head_ns = <int64_t>(head * 1e9)
+            config.protocols[<int>protocol].idle_ns = <int64_t>(idle * 1e9)
         config.transfer_ns = <int64_t>(transfer * 1e9)
-        for i, listening in enumerate(listeners):
-            config.listeners[i].fd = listening
-        config.listener_count = len(listeners)
-        config.loops, config.memory = loops, memory
+        config.memory = memory
         config.core, config.functions = self.index.core, functions
         config.readers = readers.readers
         if self.hot is not None:
@@ -145,13 +147,22 @@ cdef class Server:
         if self.server is NULL:
             raise MemoryError("no memory or descriptors for the loops")
 
+    cdef serve(self, vc_server_config *config, int protocol, int fd, int first):
+        for i in range(<int>config.loops):
+            config.protocols[protocol].executors[i] = self.state.https[first + i]
+        config.protocols[protocol].calls = &vc_http_protocol
+        if fd >= 0:
+            config.listeners[config.listener_count].fd = fd
+            config.listeners[config.listener_count].protocol = protocol
+            config.listener_count += 1
+
     def __dealloc__(self):
         if self.state is NULL:
             return
         if self.server is not NULL:
             with nogil:
                 vc_server_free(self.server)
-        for i in range(<int>self.loops):
+        for i in range(<int>self.executors):
             vc_http_free(self.state.https[i])
         free(self.state)
 
@@ -173,7 +184,7 @@ cdef class Server:
         config.allow = self.allow
         config.on_events, config.on_hot = vc_report_full, vc_report_hot
         config.on_due = vc_report_due
-        for i in range(<int>self.loops):
+        for i in range(<int>self.executors):
             self.state.reporters[i].news = &self.state.news
             config.context = &self.state.reporters[i]
             self.state.https[i] = vc_http_new(&config)
@@ -249,7 +260,7 @@ cdef class Server:
     def flush(self):
         with self.taking:
             self.take_counts()
-            for i in range(<int>self.loops):
+            for i in range(<int>self.executors):
                 self.take_events(i)
             vc_news_end(&self.state.news)
             self.log_limit()
@@ -272,7 +283,7 @@ cdef class Server:
         cdef vc_http_counts *seen = &self.seen
         cdef int i
         memset(&counts, 0, sizeof(counts))
-        for i in range(<int>self.loops):
+        for i in range(<int>self.executors):
             vc_http_add_counts(self.state.https[i], &counts)
         self.requests.bytes_in += counts.bytes_in - seen.bytes_in
         self.requests.bytes_out += counts.bytes_out - seen.bytes_out
@@ -383,7 +394,7 @@ cdef class Server:
     cdef cut(self):
         cdef vc_server_figures figures
         vc_server_get_figures(self.server, &figures)
-        return figures.protocols[0].cut + figures.protocols[1].cut
+        return figures.protocols[<int>VC_HTTP].cut + figures.protocols[<int>VC_ADMIN].cut
 
 
 cdef answer_of(int number):

@@ -1,4 +1,4 @@
-"""The listening socket of the memcached protocol: TCP, or a unix socket with its file."""
+"""A listening socket: TCP, or a unix socket with its file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REMEDIES: Final = {
 class ListeningSocket:
     """A socket that listens, and the file it has if it is a unix socket."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, setting: str) -> None:
         """
         Listen.
 
@@ -38,17 +38,20 @@ class ListeningSocket:
             address: "host:port", "[IPv6]:port" or the absolute path of a unix socket. The
                 file of a socket on which no process listens is replaced. Port 0 picks a
                 free one.
+            setting: Its name, for errors.
 
         Raises:
             ListenError: The address cannot be listened on. The text names the setting.
         """
         self._file: tuple[str, int, int] | None = None
+        self._setting = setting
         try:
             listen = self._listen_unix if address.startswith("/") else _listen_tcp
             self.socket = listen(address)
         except OSError as error:
             remedy = _REMEDIES.get(error.errno or 0, "check the address")
-            raise _refused(address, f"{error.strerror or error}; {remedy}") from error
+            reason = f"{error.strerror or error}; {remedy}"
+            raise _refused(setting, address, reason) from error
 
     @property
     def name(self) -> str:
@@ -72,7 +75,7 @@ class ListeningSocket:
                 os.unlink(path)  # noqa: PTH108 - Paths are str here.
 
     def _listen_unix(self, path: str) -> socket.socket:
-        _remove_unused(path)
+        _remove_unused(self._setting, path)
         listener = socket.socket(socket.AF_UNIX)
         try:
             before = os.umask(_UNIX_MASK)
@@ -113,7 +116,7 @@ def _listen_tcp(address: str) -> socket.socket:
     return listener
 
 
-def _remove_unused(path: str) -> None:
+def _remove_unused(setting: str, path: str) -> None:
     """
     Remove the file of a socket on which no process listens.
 
@@ -126,7 +129,9 @@ def _remove_unused(path: str) -> None:
     except FileNotFoundError:
         return
     if not S_ISSOCK(mode):
-        raise _refused(path, "the file exists and is not a socket; use another path")
+        raise _refused(
+            setting, path, "the file exists and is not a socket; use another path"
+        )
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)  # noqa: FBT003 - The library's.
         if probe.connect_ex(path) != errno.ECONNREFUSED:
@@ -134,5 +139,5 @@ def _remove_unused(path: str) -> None:
     os.unlink(path)  # noqa: PTH108 - Paths are str here.
 
 
-def _refused(address: str, reason: str) -> ListenError:
-    return ListenError(f"memcache_listen: cannot listen on {address}: {reason}")
+def _refused(setting: str, address: str, reason: str) -> ListenError:
+    return ListenError(f"{setting}: cannot listen on {address}: {reason}")

@@ -27,10 +27,11 @@ from volcache.front import Server
 from volcache.http.app import ALLOW
 from volcache.http.content_types import TYPES
 from volcache.http.cors import header_lines
+from volcache.http.entrance import ADMIN
 from volcache.server.signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from types import FrameType
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -38,11 +39,14 @@ if TYPE_CHECKING:
     from volcache.front import Readers
     from volcache.http.app import App
     from volcache.http.cors import CorsHeaders
+    from volcache.server.addresses import Addresses
 
 _logger: Final = logging.getLogger("volcache.server")
 
-# The field in which the loops pass the client's address on; clients cannot set it.
+# The field in which the loops pass the client's address on; clients cannot set it. The
+# prefix tells that the client uses the operator's address.
 _REMOTE_FIELD: Final = "HTTP_X_VOLCACHE_REMOTE"
+_ADMIN_PREFIX: Final = "admin "
 _BACKLOG: Final = 1024
 _FIRST_REQUEST: Final = b"GET / HTTP/1.1\r\nHost: bjoern\r\nConnection: close\r\n\r\n"
 _WORK_SECONDS: Final = 0.1
@@ -51,6 +55,8 @@ _THREADS_MAX: Final = 4
 # Descriptors that connections leave to files that are opened while serving.
 _RESERVED_DESCRIPTORS: Final = 64
 _CONNECTIONS_MIN: Final = 8
+# To the operator's address; whatever clients do, these are free for it.
+_ADMIN_CONNECTIONS: Final = 32
 # More than a machine has memory for; the limit may be "unlimited".
 _CONNECTIONS_MAX: Final = 1 << 20
 
@@ -139,7 +145,9 @@ class Application:
                 signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
                 start_response("200 OK", [("Content-Length", "0")])
                 return []
-            environ["REMOTE_ADDR"] = environ.pop(_REMOTE_FIELD, "")
+            remote = environ.pop(_REMOTE_FIELD, "")
+            environ[ADMIN] = remote.startswith(_ADMIN_PREFIX)
+            environ["REMOTE_ADDR"] = remote.removeprefix(_ADMIN_PREFIX)
             return app(environ, start_response)  # type: ignore[return-value]
 
         def ignore(_number: int, _frame: FrameType | None) -> None:
@@ -184,7 +192,7 @@ class Front:
         self,
         app: App,
         *,
-        listeners: Sequence[socket.socket],
+        addresses: Addresses,
         threads: int,
         timeouts: Timeouts,
         readers: Readers,
@@ -197,7 +205,7 @@ class Front:
 
         Args:
             app: Defines every answer; its counters are those of the loops, too.
-            listeners: Sockets that do not block; the caller's.
+            addresses: Where HTTP is served; the caller's.
             threads: Loops.
             timeouts: Of connections.
             readers: Read records which are not in memory.
@@ -205,13 +213,16 @@ class Front:
             memory: Bytes that are held for clients; at least the largest body.
             log_answer: Called for each answer of the loops: `AccessLog.add_native`.
         """
-        self._listeners = listeners
+        self._addresses = addresses
+        http, admin = addresses.http, addresses.admin
         self._application = Application()
         self.loops = Server(
             app,
             TYPES,
             loops=threads,
-            listeners=[listener.fileno() for listener in listeners],
+            listener=http.fileno() if http else -1,
+            admin_listener=admin.socket.fileno() if admin else -1,
+            admin_connections=_ADMIN_CONNECTIONS,
             application=self._application.path,
             allow=ALLOW[1],
             log=_Log(),
@@ -267,21 +278,24 @@ class Front:
         """Return for how long a loop, all reads, or bjoern have not got on; any thread."""
         return self.loops.stalled_seconds()
 
-    def drain(self, seconds: float, *, owns_listeners: bool = True) -> int:
+    def drain(self, seconds: float) -> int:
         """
         Answer the requests in progress, and end.
 
+        Connections are refused from now on; those to an inherited socket wait for the next
+        process.
+
         Args:
             seconds: The longest time for them, 0 or more.
-            owns_listeners: Whether connections are refused from now on. Those to an
-                inherited socket wait for the next process.
 
         Returns:
             How many connections were cut.
         """
-        if owns_listeners:
-            for listener in self._listeners:
-                listener.shutdown(socket.SHUT_RDWR)
+        http, is_inherited, admin, _ = self._addresses
+        if http is not None and not is_inherited:
+            http.shutdown(socket.SHUT_RDWR)
+        if admin is not None:
+            admin.socket.shutdown(socket.SHUT_RDWR)
         return self.loops.drain(seconds)
 
     def close(self) -> None:

@@ -89,7 +89,9 @@ def running(
 ) -> Iterator[Case]:
     """Run a listener with these limits."""
     readers = Readers(talk.store.index, threads=1)
-    case = Case(talk, ListeningSocket("127.0.0.1:0"), readers, **limits)
+    case = Case(
+        talk, ListeningSocket("127.0.0.1:0", "memcache_listen"), readers, **limits
+    )
     if pulse is not None:
         case.listener.set_pulse(0.01, pulse)
     case.listener.start()
@@ -459,7 +461,7 @@ def test_client_that_does_not_read_waits_alone(talk: Talk) -> None:
 @rows("127.0.0.1:0", "[::1]:0", "localhost:0")
 def test_address_is_shown_with_its_port(address: str) -> None:
     """As in the setting."""
-    with closing(ListeningSocket(address)) as listening:
+    with closing(ListeningSocket(address, "memcache_listen")) as listening:
         host, _, port = listening.name.rpartition(":")
         assert host in {"127.0.0.1", "[::1]"}
         assert int(port) > 0
@@ -468,7 +470,7 @@ def test_address_is_shown_with_its_port(address: str) -> None:
 def test_file_of_another_process_is_not_removed(tmp_path: Path) -> None:
     """If it has taken the place of this one."""
     path = tmp_path / "socket"
-    with closing(ListeningSocket(str(path))):
+    with closing(ListeningSocket(str(path), "memcache_listen")):
         path.unlink()
         path.write_bytes(b"")
     assert path.exists()
@@ -484,4 +486,4 @@ def test_refused_address_names_the_setting(address: str, reason: str) -> None:
     """And the remedy."""
     text = f"memcache_listen: cannot listen on .*{reason}"
     with pytest.raises(ListenError, match=text):
-        ListeningSocket(address)
+        ListeningSocket(address, "memcache_listen")
