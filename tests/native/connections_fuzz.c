@@ -7,20 +7,24 @@
  * line: its first letter says what the protocol asks for. Whatever happens:
  *   - a state follows one that it may follow (asserted in connection.c);
  *   - without a complete request, a connection ends within the times for a head and for idleness;
+ *   - in a ring, no request waits for the application, which never answers, longer than a second;
  *   - after a request nothing is reserved, and what is held is what the connections hold;
  *   - replies come in the order of the requests, and each once.
  * Any failed check aborts. */
 #define _GNU_SOURCE
 #include "connection.h"
+#include "forward.h"
 #include "fuzz.h"
 
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 enum {
     PEERS = 4,
     STREAM_MAX = 2048,
     REPLY_MAX = 200000,
+    BACKLOG = 4,                /* of the application: then it cannot be connected to */
     MEMORY = 60000,
 };
 #define SECONDS(n) (INT64_C(1000000000) * (n))
@@ -31,6 +35,9 @@ static const uint8_t *input;
 static size_t input_left;
 static vc_server server;
 static vc_home *home = &server.homes[0];
+static vc_readers *readers;
+static struct sockaddr_un application = {.sun_family = AF_UNIX};
+static int application_fd = -1;
 
 typedef struct {
     int fd;                     /* the client's end; -1: none */
@@ -75,7 +82,7 @@ static peer *peer_of(const vc_stream *stream) {
     abort();
 }
 
-/* A line with B has a body, whose length its second letter says. */
+/* A line with F is for the application. One with B has a body, whose length its second letter says. */
 static vc_step execute(void *executor, vc_stream *stream, char *data, size_t length, size_t *used,
                        vc_out *out) {
     line_stream *s = (line_stream *)stream;
@@ -91,6 +98,12 @@ static vc_step execute(void *executor, vc_stream *stream, char *data, size_t len
     const char *end = length ? memchr(data, '\n', length) : NULL;
     if (!end) return VC_STEP_MORE;
     size_t head = (size_t)(end + 1 - data);
+    if (*data == 'F') {
+        static const char HEAD[] = "F\r\n\r\n";
+        stream->forward = (vc_forward){.head = HEAD, .head_length = sizeof(HEAD) - 1, .keeps_alive = true};
+        *used = empty + head;
+        return VC_STEP_FORWARD;
+    }
     size_t body = *data == 'B' ? 1000 * (size_t)(uint8_t)data[1] : 0;
     if (body && !s->has_memory && stream->waited != VC_WAITED_MEMORY) {
         *used = 0;
@@ -152,6 +165,8 @@ static void check(void) {
         if (!c || c->state == VC_CLOSED) continue;
         held += c->held;
         reserved += c->reserved;
+        if (c->state == VC_WAITING_FOR_APPLICATION && server.is_in_ring)
+            CHECK(home->loop.now_ns - c->since_ns < SECONDS(1));
         if (c->state == VC_IDLE || c->state == VC_LINGERING) CHECK(!c->reserved);
         bool is_waiting = c->state == VC_IDLE || c->state == VC_RECEIVING;
         if (is_waiting && !c->is_queued)
@@ -180,8 +195,8 @@ static void open_peer(peer *p) {
 }
 
 static void send_some(peer *p) {
-    static const char *const WORDS[] = {"a\n",  "\r",       "\n",   "L\n",    "C\n", "B\x05\n",
-                                        "B\xff", "B\x7f\n", "word", "\r\n\r\n"};
+    static const char *const WORDS[] = {"a\n",      "\r",    "\n",       "L\n",  "C\n",
+                                        "B\x05\n", "B\xff", "B\x7f\n", "word", "\r\n\r\n", "F\n"};
     static char body[70000];
     unsigned kind = take(COUNT(WORDS) + 2);
     if (kind < COUNT(WORDS)) (void)!send(p->fd, WORDS[kind], strlen(WORDS[kind]), MSG_NOSIGNAL);
@@ -201,16 +216,39 @@ static void act(void) {
     unsigned choice = take(16);
     if (choice < 6 && p->fd >= 0) send_some(p);
     else if (choice < 9 && p->fd >= 0) read_some(p);
-    else if (choice == 9 && !p->connection) open_peer(p);
-    else if (choice == 10 && p->fd >= 0 && !take(4)) {
+    else if (choice == 9 && !p->connection) {
+        if (p->fd >= 0) close(p->fd);
+        open_peer(p);
+    } else if (choice == 10 && p->fd >= 0 && !take(4)) {
         close(p->fd);
         p->fd = -1;
     } else if (choice == 11) home->loop.now_ns += SECONDS(take(6));
     else settle();
 }
 
+static void open_application(void) {
+    char folder[] = "/tmp/connections_fuzz.XXXXXX";
+    CHECK(mkdtemp(folder));
+    snprintf(application.sun_path, sizeof application.sun_path, "%s/socket", folder);
+    application_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    CHECK(!bind(application_fd, (struct sockaddr *)&application, sizeof application));
+    CHECK(!listen(application_fd, BACKLOG));
+    readers = vc_readers_new(NULL, NULL, 1);
+    CHECK(readers);
+}
+
+static void close_application(void) {
+    vc_readers_free(readers);
+    close(application_fd);
+    CHECK(!unlink(application.sun_path));
+    *strrchr(application.sun_path, '/') = 0;
+    CHECK(!rmdir(application.sun_path));
+}
+
 static void open_home(void) {
     memset(&server, 0, sizeof(server));
+    server.config.readers = readers;
+    server.is_in_ring = take(2);
     server.config.protocols[0] =
         (vc_served){.calls = &LINES, .head_ns = HEAD_NS, .idle_ns = IDLE_NS, .connections = 100};
     server.config.memory = MEMORY;
@@ -224,12 +262,18 @@ static void open_home(void) {
     home->buffer = allocated(VC_RECEIVE_BYTES);
     home->out.at = allocated(VC_REPLY_BYTES);
     home->out.room = VC_REPLY_BYTES;
+    home->upstreams = vc_upstreams_new(home, application.sun_path);
+    CHECK(home->upstreams);
     vc_loop_owner owner = {0};
     CHECK(vc_loop_open(&home->loop, &owner));
     home->loop.now_ns = SECONDS(1000);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
+    if (application_fd < 0) {
+        open_application();
+        atexit(close_application);
+    }
     input = data;
     input_left = length < STREAM_MAX ? length : STREAM_MAX;
     open_home();
@@ -245,6 +289,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
         settle();
     }
     /* Whatever they have sent: all end in time. */
+    server.is_in_ring = true;
     for (int i = 0; i < 400; i++) {
         home->loop.now_ns += SECONDS(1);
         settle();
@@ -254,6 +299,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
         if (peers[i].fd >= 0) close(peers[i].fd);
     }
     CHECK(!server.held && !server.reserved && !server.open[0]);
+    vc_upstreams_free(home->upstreams);
+    for (int fd; (fd = accept(application_fd, NULL, NULL)) >= 0;) close(fd);
     vc_loop_close(&home->loop);
     free(home->buffer);
     free(home->out.at);
