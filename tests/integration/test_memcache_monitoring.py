@@ -62,10 +62,10 @@ def test_commands_are_counted_logged_and_sampled(tmp_path: Path) -> None:
     found = [REQUEST.search(line) for line in log.read_text().splitlines()]
     kinds = [one.groups() for one in found if one and not one[2].startswith("/-/")]
     assert None not in found
-    assert kinds[:2] == [("set", "/hot", "201"), ("get", "/hot", "200")]
-    assert kinds.count(("get", "/hot", "200")) == 1000
     # Those of one protocol are in their order.
-    assert [kind for kind in kinds if kind != ("GET", "/hot", "200")][1001:] == [
+    kinds = [kind for kind in kinds if kind != ("GET", "/hot", "200")]
+    assert kinds[:1001] == [("set", "/hot", "201"), *[("get", "/hot", "200")] * 1000]
+    assert kinds[1001:] == [
         ("get", "/a", "404"),
         ("get", "/b", "404"),
         ("unknown", "-", "400"),

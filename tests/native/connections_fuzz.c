@@ -188,7 +188,7 @@ static void open_peer(peer *p) {
     int pair[2], bytes = 1;
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair));
     setsockopt(pair[1], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-    CHECK(vc_connection_open(home, 0, pair[1], "test"));
+    CHECK(vc_connection_open(home, 0, pair[1], "test", 0));
     server.open[0]++;
     *p = (peer){.fd = pair[0], .since_ns = home->loop.now_ns};
     p->connection = TAILQ_LAST(&home->by_state[0][VC_IDLE], vc_connections);
@@ -259,6 +259,7 @@ static void open_home(void) {
     TAILQ_INIT(&home->holders);
     STAILQ_INIT(&home->ready);
     STAILQ_INIT(&home->closed);
+    STAILQ_INIT(&home->called);
     home->buffer = allocated(VC_RECEIVE_BYTES);
     home->out.at = allocated(VC_REPLY_BYTES);
     home->out.room = VC_REPLY_BYTES;

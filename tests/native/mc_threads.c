@@ -11,7 +11,8 @@
  * answered by beginning a volume. All may hold so little that connections are closed.
  * Each command is an event; at the end all are counted. Any failed check aborts. */
 #define _GNU_SOURCE
-#include "mc_loop.h"
+#include "mc_protocol.h"
+#include "server.h"
 #include "hidden_calls.h"
 
 #include <arpa/inet.h>
@@ -29,7 +30,7 @@ enum {
     COMMANDS = 12,              /* sent at a time, at most */
     VALUE_BYTES_MAX = 3000,
     VOLUME_BYTES = 4 << 20,
-    HELD_BYTES = 24000,
+    HELD_BYTES = 16000,          /* and half as many again */
     COMMAND_BYTES_MAX = VALUE_BYTES_MAX + 100,
     REPLY_BYTES_MAX = KEYS * COMMAND_BYTES_MAX,
 };
@@ -52,7 +53,11 @@ static vc_core *core;
 static vc_writer writer;
 static vc_clock store_clock;
 static vc_calls calls;
-static vc_mc_server *server;
+static vc_server *server;
+static vc_mc_executor executors[LOOPS];
+static vc_mc *caller;
+static vc_mc_access all_rights = {.rights = {true, true, false}};
+static _Atomic int64_t slow_ns = -1;
 static int volume, port;
 static _Atomic uint64_t events;
 static uint64_t asked_puts, reports, turns;
@@ -112,13 +117,23 @@ static void open_store(bool syncs) {
 
 /* --- In place of Python ---------------------------------------------------------------------- */
 
-static void in_thread(void (*run)(void *argument), void *argument) { run(argument); }
-
-static void on_news(void *context, const uint8_t *at, size_t length) {
-    (void)context;
+static void take_events(void *context) {
+    size_t length;
+    const uint8_t *at = vc_mc_take_events(*(vc_mc **)context, &length);
     for (const uint8_t *end = at + length; at < end;
          at += ((const vc_mc_event *)(const void *)at)->length)
         events++;
+}
+
+static void on_change(void *context, unsigned loop) {
+    (void)context;
+    vc_mc_executor_change(&executors[loop], &all_rights, slow_ns);
+    take_events(&executors[loop].mc);
+}
+
+static void on_tick(void *context, unsigned loop) {
+    (void)context;
+    if (vc_mc_has_events(executors[loop].mc)) take_events(&executors[loop].mc);
 }
 
 /* Answer statistics; and a put for which there is no room, or that the disk has refused. */
@@ -137,7 +152,7 @@ static vc_mc_result answer(void *context, vc_mc_asked *asked) {
 }
 
 static void *serve_calls(void *context) {
-    while (vc_mc_serve_call(server, 1000000) != VC_MC_ENDED) continue;
+    while (vc_server_serve_call(server, 1000000) != VC_CALLS_ENDED) continue;
     return context;
 }
 
@@ -299,7 +314,8 @@ static int listen_anywhere(void) {
 static uint64_t count_commands(void) {
     vc_mc_counts counts = {0};
     uint64_t sum = 0;
-    vc_mc_sum_counts(server, &counts);
+    for (int i = 0; i < LOOPS; i++) vc_mc_add_counts(executors[i].mc, &counts);
+    vc_mc_add_counts(caller, &counts);
     for (int name = 0; name < VC_MC_NAMES; name++)
         for (int result = 0; result < VC_MC_RESULTS; result++)
             for (int i = 0; i < 64; i++) sum += counts.commands[name][result].counts[i];
@@ -311,38 +327,50 @@ int main(int count, char **arguments) {
     double end = seconds_now() + (count > 1 ? atof(arguments[1]) : 5);
     uint64_t random = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
     vc_mc_clocks clocks = {now_us, now_us, &store_clock};
-    vc_mc_settings settings = {.access.rights = {true, true, false}, .slow_ns = -1};
     uint64_t total[COUNTS] = {0};
-    vc_mc_figures figures;
+    vc_server_figures figures;
     pthread_t calls_thread;
     open_store(random % 2);
-    vc_mc_server_config config = {
-        .commands = {
-            .core = core,
-            .functions = &vc_functions,
-            .clocks = &clocks,
-            .reads = vc_marks_new(64),
-            .won = vc_marks_new(64),
-            .key_size = 100,
-            .value_size = VALUE_BYTES_MAX,
-            .slow_ns = -1,
-            .long_ns = INT64_MAX,
-            .ask = answer,
-        },
-        .readers = vc_readers_new(core, &vc_functions, READERS),
-        .listening = listen_anywhere(),
-        .loops = LOOPS,
-        .connections = CLIENTS * 100,
-        .held_bytes = HELD_BYTES,
-        .transfer_ns = INT64_C(600000000000),
-        .idle_ns = 1000000,
-        .on_news = on_news,
-        .in_thread = in_thread,
+    vc_mc_config commands = {
+        .core = core,
+        .functions = &vc_functions,
+        .clocks = &clocks,
+        .reads = vc_marks_new(64),
+        .won = vc_marks_new(64),
+        .key_size = 100,
+        .value_size = VALUE_BYTES_MAX,
+        .slow_ns = -1,
+        .long_ns = INT64_MAX,
+        .on_events = take_events,
     };
-    server = vc_mc_server_new(&config);
-    CHECK(server);
-    vc_mc_change_settings(server, &settings);
-    CHECK(vc_mc_start(server));
+    vc_server_config config = {
+        .core = core,
+        .functions = &vc_functions,
+        .readers = vc_readers_new(core, &vc_functions, READERS),
+        .listeners = {{listen_anywhere(), 0}},
+        .listener_count = 1,
+        .loops = LOOPS,
+        .memory = HELD_BYTES,
+        .transfer_ns = INT64_C(600000000000),
+        .on_change = on_change,
+        .on_tick = on_tick,
+    };
+    vc_served *served = &config.protocols[0];
+    served->calls = &vc_mc_protocol;
+    served->connections = CLIENTS * 100;
+    served->idle_ns = 1000000;
+    for (unsigned i = 0; i < LOOPS; i++) {
+        commands.context = &executors[i].mc;
+        executors[i].mc = vc_mc_new(&commands);
+        CHECK(executors[i].mc);
+        on_change(NULL, i);
+        served->executors[i] = &executors[i];
+    }
+    commands.ask = answer;
+    commands.context = &caller;
+    served->caller = caller = vc_mc_new(&commands);
+    server = vc_server_new(&config);
+    CHECK(caller && server && vc_server_start(server));
     CHECK(!pthread_create(&calls_thread, NULL, serve_calls, NULL));
     for (unsigned i = 0; i < CLIENTS; i++) {
         clients[i].number = i;
@@ -351,11 +379,11 @@ int main(int count, char **arguments) {
         CHECK(!pthread_create(&clients[i].thread, NULL, run_client, &clients[i]));
     }
     while (seconds_now() < end) {
-        settings.slow_ns = -1 - (int64_t)(next_random(&random) % 2);
-        vc_mc_change_settings(server, next_random(&random) % 2 ? &settings : NULL);
-        vc_mc_connection open[CLIENTS];
-        CHECK(vc_mc_stalled_ns(server) < INT64_C(200000000000));
-        for (size_t i = 0, n = vc_mc_list(server, open, CLIENTS); i < n && i < CLIENTS; i++)
+        slow_ns = -1 - (int64_t)(next_random(&random) % 2);
+        vc_server_change(server);
+        vc_listed open[CLIENTS];
+        CHECK(vc_server_stalled_ns(server) < INT64_C(200000000000));
+        for (size_t i = 0, n = vc_server_list(server, open, CLIENTS); i < n; i++)
             CHECK(!strncmp(open[i].address, "tcp:127.0.0.1:", 14));
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }
@@ -363,26 +391,29 @@ int main(int count, char **arguments) {
         CHECK(!pthread_join(clients[i].thread, NULL));
         for (int j = 0; j < COUNTS; j++) total[j] += clients[i].counts[j];
     }
-    settings.end_ns = vc_monotonic_ns() + INT64_C(100000000000);
-    vc_mc_change_settings(server, &settings);
+    vc_server_begin_drain(server, INT64_C(100000000000));
     CHECK(!pthread_join(calls_thread, NULL));
-    vc_mc_get_figures(server, &figures);
-    CHECK(!figures.open && !figures.held && !figures.cut && !figures.refused);
-    CHECK(count_commands() == events && total[ENDED] <= figures.closed_for_memory + figures.closed_idle);
+    vc_server_get_figures(server, &figures);
+    const vc_protocol_figures *of = &figures.protocols[0];
+    CHECK(!of->open && !figures.held && !of->cut && !of->turned_away);
+    for (unsigned i = 0; i < LOOPS; i++) take_events(&executors[i].mc);
+    CHECK(count_commands() == events && total[ENDED] <= of->closed_for_memory + of->closed_idle);
     printf("%" PRIu64 " commands, %" PRIu64 " hits, %" PRIu64 " misses; %" PRIu64
            " reports, %" PRIu64 " puts by a call; %" PRIu64 " cold; %" PRIu64 " broken off, %" PRIu64
            " closed; %" PRIu64 " volumes\n",
            total[ALL], total[HITS], total[MISSES], reports, asked_puts, figures.cold,
            total[BROKEN], total[ENDED], turns);
     CHECK(total[HITS] && total[MISSES] && reports && asked_puts && figures.cold && total[BROKEN]);
-    vc_mc_server_free(server);
+    vc_server_free(server);
     vc_readers_free(config.readers);
-    vc_marks_free(config.commands.reads);
-    vc_marks_free(config.commands.won);
+    for (unsigned i = 0; i < LOOPS; i++) vc_mc_free(executors[i].mc);
+    vc_mc_free(caller);
+    vc_marks_free(commands.reads);
+    vc_marks_free(commands.won);
     vc_core_close(core);
     vc_core_free(core);
     vc_writer_free(&writer);
-    close(config.listening);
+    close(config.listeners[0].fd);
     close(volume);
     return 0;
 }

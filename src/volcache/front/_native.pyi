@@ -270,7 +270,7 @@ class MemcacheLog(Protocol):
 
 class MemcacheLoops:
     """
-    The threads that have the connections of memcached clients; see mc_loop.h.
+    The threads that have the connections of memcached clients; see server.h.
 
     One thread calls `serve_call`, any thread the others.
     """
@@ -329,7 +329,7 @@ class MemcacheLoops:
         """Add to the counters in Python what was counted, and tell all there is."""
 
     def figures(self) -> dict[str, int]:
-        """Return the figures of connections; see `vc_mc_figures`."""
+        """Return the figures of connections; see `vc_protocol_figures`."""
 
     def connections(self) -> list[tuple[int, str, bool, float]]:
         """

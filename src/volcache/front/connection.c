@@ -112,13 +112,15 @@ static void connection_on_ready(vc_watch *watch, uint32_t events) {
     vc_connection_queue(c);
 }
 
-bool vc_connection_open(vc_home *home, unsigned protocol, int fd, const char *remote) {
+bool vc_connection_open(vc_home *home, unsigned protocol, int fd, const char *remote,
+                        uint16_t port) {
     vc_connection *c = calloc(1, sizeof(vc_connection));
     if (!c) return false;
     *c = (vc_connection){
         .watch = {fd, connection_on_ready},
         .home = home,
         .protocol = protocol,
+        .port = port,
         .since_ns = home->loop.now_ns,
         .idle_ns = home->loop.now_ns,
     };

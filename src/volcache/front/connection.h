@@ -13,6 +13,7 @@
  *   WAITING_FOR_DISK         a thread reads or writes          in a ring PATIENCE, for a read
  *   WAITING_FOR_HOT_TIER     memcached is asked                by the client of memcached
  *   WAITING_FOR_APPLICATION  bjoern answers                    in a ring PATIENCE
+ *                            or a call goes on                 none
  *   SENDING                  a reply waits for room            transfer, SLOWEST
  *   LINGERING                the last reply is sent            LINGER
  * `transfer`: no byte has moved for so long. SLOWEST: or fewer than 500 bytes per second since the
@@ -54,6 +55,7 @@ struct vc_connection {
     TAILQ_ENTRY(vc_connection) same_state;  /* by `since_ns` */
     TAILQ_ENTRY(vc_connection) holding;     /* among those that hold bytes, by `progress_ns` */
     STAILQ_ENTRY(vc_connection) queued;     /* for a turn, or to be freed */
+    STAILQ_ENTRY(vc_connection) called;     /* for a call, or after it */
     vc_home *home;
     unsigned protocol;
     vc_state state;
@@ -61,6 +63,7 @@ struct vc_connection {
     bool is_readable;           /* bytes may have arrived, or the end */
     bool has_ended;             /* the client's side, perhaps after bytes */
     bool closes;                /* when all is sent */
+    bool is_broken;             /* by a call: it is to be closed at once */
     int64_t since_ns;           /* in this state */
     int64_t idle_ns;            /* since when no request was executed */
     /* Of a body, or of what is sent: since when, how much, and when the last of it. */
@@ -78,6 +81,7 @@ struct vc_connection {
     struct vc_exchange *exchange;   /* with the application; NULL: none */
     struct vc_transfer *transfer;   /* of a large value; NULL: none */
     char remote[46];
+    uint16_t port;              /* of the client; 0: it has none */
     vc_stream *stream;
 };
 
@@ -100,6 +104,8 @@ struct vc_home {
     STAILQ_HEAD(vc_queue, vc_connection) ready, closed;
     vc_job_owner jobs;
     unsigned waiting;           /* jobs that are to be done */
+    unsigned calling;           /* connections that wait for a call */
+    struct vc_queue called;     /* whose call is done; with the mutex of the server */
     _Atomic int64_t job_ns;     /* when a job was done, or the first one begun; 0: none waits */
     _Atomic int64_t bjoern_ns;  /* since when bjoern makes no progress; 0: it does, or need not */
     int64_t tick_ns;            /* when the next one is due */
@@ -124,7 +130,11 @@ struct vc_server {
     _Atomic int64_t end_ns;     /* when all are closed */
     pthread_mutex_t mutex;
     pthread_cond_t changed;     /* a loop has done what was asked for, or has ended */
+    _Atomic int64_t call_ns;    /* when the present one has begun; 0: there is none */
     uint64_t asked, done[VC_LOOPS_MAX];     /* with the mutex, as the following */
+    struct vc_queue calls;      /* connections that wait for one */
+    vc_listed *listed;          /* is to have all connections; NULL: no list is asked for */
+    size_t listed_count, listed_room;
     unsigned running;           /* loops */
 };
 
@@ -135,7 +145,8 @@ enum {
 };
 
 /* Take over a descriptor that was accepted. Returns false without memory. */
-bool vc_connection_open(vc_home *home, unsigned protocol, int fd, const char *remote);
+bool vc_connection_open(vc_home *home, unsigned protocol, int fd, const char *remote,
+                        uint16_t port);
 /* Close without ado; the memory is freed at the end of the round. */
 void vc_connection_close(vc_connection *c);
 /* Close so that the client gets what was sent, although it sends more. */
@@ -206,5 +217,16 @@ void vc_connection_use_input(vc_connection *c, size_t length);
 bool vc_connection_keep_input(vc_connection *c, const char *data, size_t length);
 /* Its request is answered; `bytes` of its answer's body were sent. Go on with the next one. */
 void vc_connection_answered(vc_connection *c, uint64_t bytes);
+/* The call of its request is done. */
+void vc_connection_called(vc_connection *c);
+
+/* --- Of calls.c, and of server.c for it ------------------------------------------------------ */
+
+/* Let the thread for calls execute the next request. */
+void vc_calls_add(vc_connection *c);
+/* Take what it has done. */
+void vc_calls_take(vc_home *home);
+/* Wait for `changed`, with the mutex, until a time. Returns false when it has come. */
+bool vc_server_wait(vc_server *server, int64_t until_ns);
 
 #endif

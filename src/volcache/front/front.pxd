@@ -230,6 +230,7 @@ cdef extern from "server.h" nogil:
     ctypedef struct vc_served:
         const vc_protocol *calls
         void **executors
+        void *caller
         int64_t head_ns, idle_ns
         unsigned connections
     ctypedef struct vc_listening:
@@ -257,6 +258,12 @@ cdef extern from "server.h" nogil:
         vc_protocol_figures *protocols
         uint64_t failed_accepts, accept_error, forwarded, cold
         uint64_t waiting_for_disk, waiting_for_memory, held, reserved
+    ctypedef struct vc_listed:
+        int number
+        bint is_idle
+        int64_t used_ns
+        const char *address
+    ctypedef enum vc_call_end: VC_CALL_SERVED, VC_CALL_TIMEOUT, VC_CALLS_ENDED
     ctypedef struct vc_server: pass
     vc_server *vc_server_new(const vc_server_config *config)
     void vc_server_free(vc_server *server)
@@ -264,6 +271,9 @@ cdef extern from "server.h" nogil:
     void vc_server_change(vc_server *server)
     void vc_server_set_ring(vc_server *server, bint is_in_ring)
     void vc_server_drain(vc_server *server, int64_t drain_ns)
+    void vc_server_begin_drain(vc_server *server, int64_t drain_ns)
+    vc_call_end vc_server_serve_call(vc_server *server, int64_t timeout_ns)
+    size_t vc_server_list(vc_server *server, vc_listed *to, size_t room)
     void vc_server_get_figures(vc_server *server, vc_server_figures *figures)
     int64_t vc_server_stalled_ns(vc_server *server)
 
@@ -376,3 +386,13 @@ cdef extern from "memcache.h" nogil:
     void vc_mc_allow(vc_mc_stream *stream, const vc_mc_access *access)
     void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts)
     const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length)
+    bint vc_mc_has_events(vc_mc *mc)
+
+
+cdef extern from "mc_protocol.h" nogil:
+    ctypedef struct vc_mc_executor:
+        vc_mc *mc
+    const vc_protocol vc_mc_protocol
+    void vc_mc_executor_change(
+        vc_mc_executor *executor, const vc_mc_access *access, int64_t slow_ns
+    )

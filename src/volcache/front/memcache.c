@@ -271,3 +271,5 @@ void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts) {
 const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length) {
     return vc_events_take(&mc->events, length);
 }
+
+bool vc_mc_has_events(vc_mc *mc) { return vc_events_are_there(&mc->events); }

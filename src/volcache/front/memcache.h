@@ -232,5 +232,6 @@ bool vc_mc_is_inside(const vc_mc_stream *stream);
 void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts);
 /* Return the events since the last call, one after the other; valid until the next call. */
 const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length);
+bool vc_mc_has_events(vc_mc *mc);
 
 #endif

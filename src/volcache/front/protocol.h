@@ -35,7 +35,8 @@
  *   FORWARD    The application answers. `stream->forward` has the head that it gets; the first
  *              `used` bytes are done, and the body follows them as it says. The caller sends the
  *              answer, and calls `sent` at its end.
- *   CALL       As FORWARD, with a call of the interpreter: `stream->call` is what it gets.
+ *   CALL       The request may take long: nothing of it was done. Another thread executes it with
+ *              `call` of the protocol; then the caller sends the reply, and goes on as after NEXT.
  *   FLUSH      There is no room in `out`: send it, then call again with an empty one.
  *
  * `refuse` writes the reply to a request that the connection cannot wait for; the connection is
@@ -46,7 +47,8 @@
  * memory belong to the connection.
  *
  * Threads. An executor and its streams belong to one loop; its functions are called by the thread
- * of that loop, which does not have the lock of the interpreter. */
+ * of that loop, which does not have the lock of the interpreter. Between CALL and the end of
+ * `call`, the stream belongs to the thread for calls. */
 #ifndef VC_PROTOCOL_H
 #define VC_PROTOCOL_H
 
@@ -131,10 +133,6 @@ typedef struct {
     uint8_t item[VC_ITEM_BYTES];
     uint64_t value_offset, value_length;
     vc_forward forward;
-    struct {
-        const char *data;       /* valid until the next call of the executor */
-        size_t length;
-    } call;
 } vc_stream;
 
 enum { VC_OUT_PARTS = 256 };
@@ -161,11 +159,21 @@ static inline void vc_out_add(vc_out *out, const char *from, size_t length) {
     out->used = (size_t)(from + length - out->at);
 }
 
+/* A reply of a call; from malloc. */
+typedef struct {
+    char *at;
+    size_t length;
+} vc_reply;
+
 typedef struct {
     size_t stream_size;         /* of its struct that begins with vc_stream */
     size_t first_bytes;         /* that are received before it is called, at most */
     vc_step (*execute)(void *executor, vc_stream *stream, char *data, size_t length, size_t *used,
                        vc_out *out);
+    /* After CALL, by the thread for calls: execute the request at the beginning of the data. Returns
+     * false if the connection is to be closed at once. NULL: there is no CALL. */
+    bool (*call)(void *caller, vc_stream *stream, const char *data, size_t length, size_t *used,
+                 vc_reply *reply);
     /* At the end of VALUE and FORWARD, also if the connection fails: how many bytes of the answer's
      * body were sent. */
     void (*sent)(void *executor, vc_stream *stream, uint64_t bytes);

@@ -4,7 +4,9 @@
 #include <errno.h>
 #include <malloc.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -75,18 +77,25 @@ static void server_turn_away(vc_home *home, unsigned protocol, int fd) {
     vc_count(&home->figures.protocols[protocol].turned_away, 1);
 }
 
+/* The port is at the same place of both kinds of addresses. */
+static uint16_t server_port(const struct sockaddr *address) {
+    if (address->sa_family == AF_UNIX) return 0;
+    return ntohs(((const struct sockaddr_in *)(const void *)address)->sin_port);
+}
+
 static void server_name_client(const struct sockaddr *address, socklen_t length, char *name,
                                size_t room) {
     if (address->sa_family == AF_UNIX) strcpy(name, "unix");
     else if (getnameinfo(address, length, name, (socklen_t)room, NULL, 0, NI_NUMERICHOST)) *name = 0;
 }
 
-static void server_take(vc_home *home, unsigned protocol, int fd, const char *name) {
+static void server_take(vc_home *home, unsigned protocol, int fd, const char *name,
+                        uint16_t port) {
     vc_server *server = home->server;
     vc_protocol_figures *figures = &home->figures.protocols[protocol];
     bool has_room = server->open[protocol] < server->config.protocols[protocol].connections ||
                     server_close_idle(home, protocol);
-    if (!has_room || !vc_connection_open(home, protocol, fd, name)) {
+    if (!has_room || !vc_connection_open(home, protocol, fd, name, port)) {
         server_turn_away(home, protocol, fd);
         return;
     }
@@ -104,7 +113,7 @@ static bool server_accept(vc_home *home, int listening, unsigned protocol) {
     int fd = accept4(listening, (struct sockaddr *)&address, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
         server_name_client((struct sockaddr *)&address, length, name, sizeof(name));
-        server_take(home, protocol, fd, name);
+        server_take(home, protocol, fd, name, server_port((struct sockaddr *)&address));
         return true;
     }
     bool is_full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
@@ -149,7 +158,25 @@ static bool server_is_empty(const vc_home *home) {
     unsigned open = 0;
     for (unsigned p = 0; p < VC_PROTOCOLS; p++)
         for (unsigned state = 0; state < VC_CLOSED; state++) open += home->counts[p][state];
-    return !open && !home->waiting;
+    return !open && !home->waiting && !home->calling;
+}
+
+/* Add the connections of a loop to the list that is asked for; with the mutex. */
+static void server_list_home(vc_home *home) {
+    vc_server *server = home->server;
+    for (unsigned p = 0; p < VC_PROTOCOLS; p++) {
+        for (unsigned state = 0; state < VC_CLOSED; state++) {
+            vc_connection *c = TAILQ_FIRST(&home->by_state[p][state]);
+            for (; c; c = TAILQ_NEXT(c, same_state)) {
+                if (server->listed_count >= server->listed_room) return;
+                vc_listed *to = &server->listed[server->listed_count++];
+                const char *form = !c->port ? "%s"
+                                   : strchr(c->remote, ':') ? "tcp6:[%s]:%u" : "tcp:%s:%u";
+                *to = (vc_listed){c->watch.fd, state == VC_IDLE, c->idle_ns, ""};
+                snprintf(to->address, sizeof(to->address), form, c->remote, c->port);
+            }
+        }
+    }
 }
 
 /* Do what `vc_server_change` asks for. */
@@ -162,6 +189,7 @@ static void server_answer(vc_home *home) {
     if (!is_due) return;
     if (server->config.on_change) server->config.on_change(server->config.context, home->number);
     pthread_mutex_lock(&server->mutex);
+    if (server->listed) server_list_home(home);
     server->done[home->number] = asked;
     pthread_cond_broadcast(&server->changed);
     pthread_mutex_unlock(&server->mutex);
@@ -170,7 +198,7 @@ static void server_answer(vc_home *home) {
 static void server_on_woken(void *context) {
     vc_home *home = context;
     vc_connections_take_jobs(home);
-    server_answer(home);
+    vc_calls_take(home);
     if (home->server->drain_ns && !home->is_draining) {
         vc_hot *hot = home->server->config.hots[home->number];
         if (hot) vc_hot_hurry(hot);
@@ -179,6 +207,7 @@ static void server_on_woken(void *context) {
         (void)server_watch_listeners(home, false);
         home->tick_ns = 0;
     }
+    server_answer(home);
 }
 
 /* Give back freed memory after much was held: malloc does so only at the end of the heap. */
@@ -230,6 +259,8 @@ static void *server_run(void *context) {
         vc_hot_install(server->config.hots[home->number], NULL, NULL, NULL);
     vc_upstreams_free(home->upstreams);
     home->upstreams = NULL;
+    /* A thread may still be on its way out of a job. The readers may end before the server is freed. */
+    vc_readers_end(server->config.readers, &home->jobs);
     pthread_mutex_lock(&server->mutex);
     server->running--;
     server->done[home->number] = UINT64_MAX;
@@ -260,6 +291,7 @@ static bool server_open_home(vc_server *server, unsigned number) {
     TAILQ_INIT(&home->holders);
     STAILQ_INIT(&home->ready);
     STAILQ_INIT(&home->closed);
+    STAILQ_INIT(&home->called);
     home->buffer = malloc(VC_RECEIVE_BYTES);
     home->out.at = malloc(VC_REPLY_BYTES);
     home->out.room = VC_REPLY_BYTES;
@@ -280,6 +312,7 @@ vc_server *vc_server_new(const vc_server_config *config) {
     pthread_condattr_t by_monotonic_clock;
     if (!server) return NULL;
     server->config = *config;
+    STAILQ_INIT(&server->calls);
     pthread_mutex_init(&server->mutex, NULL);
     pthread_condattr_init(&by_monotonic_clock);
     pthread_condattr_setclock(&by_monotonic_clock, CLOCK_MONOTONIC);
@@ -297,7 +330,6 @@ void vc_server_free(vc_server *server) {
     if (!server) return;
     for (vc_home *home = server->homes; home < server->homes + server->count; home++) {
         if (home->thread) pthread_join(home->thread, NULL);
-        vc_readers_end(server->config.readers, &home->jobs);
         vc_upstreams_free(home->upstreams);
         vc_loop_close(&home->loop);
         free(home->buffer);
@@ -321,8 +353,7 @@ bool vc_server_start(vc_server *server) {
 
 /* --- For any thread ---------------------------------------------------------------------------------- */
 
-/* Wait with the mutex until a time. Returns false when it has come. */
-static bool server_wait(vc_server *server, int64_t until_ns) {
+bool vc_server_wait(vc_server *server, int64_t until_ns) {
     struct timespec until = {.tv_sec = until_ns / SERVER_SECOND_NS,
                              .tv_nsec = until_ns % SERVER_SECOND_NS};
     return pthread_cond_timedwait(&server->changed, &server->mutex, &until) != ETIMEDOUT;
@@ -339,19 +370,39 @@ void vc_server_change(vc_server *server) {
     uint64_t asked = ++server->asked;
     server_wake_all(server);
     for (unsigned i = 0; i < server->count && server->running; i++)
-        while (server->done[i] < asked && is_in_time) is_in_time = server_wait(server, until_ns);
+        while (server->done[i] < asked && is_in_time) is_in_time = vc_server_wait(server, until_ns);
     pthread_mutex_unlock(&server->mutex);
+}
+
+size_t vc_server_list(vc_server *server, vc_listed *to, size_t room) {
+    pthread_mutex_lock(&server->mutex);
+    server->listed = to;
+    server->listed_count = 0;
+    server->listed_room = room;
+    pthread_mutex_unlock(&server->mutex);
+    vc_server_change(server);
+    pthread_mutex_lock(&server->mutex);
+    server->listed = NULL;
+    size_t count = server->listed_count;
+    pthread_mutex_unlock(&server->mutex);
+    return count;
 }
 
 void vc_server_set_ring(vc_server *server, bool is_in_ring) { server->is_in_ring = is_in_ring; }
 
-void vc_server_drain(vc_server *server, int64_t drain_ns) {
+void vc_server_begin_drain(vc_server *server, int64_t drain_ns) {
     int64_t now_ns = vc_monotonic_ns();
     pthread_mutex_lock(&server->mutex);
-    server->end_ns = now_ns + drain_ns;
-    server->drain_ns = now_ns;
-    server_wake_all(server);
-    while (server->running) (void)server_wait(server, INT64_MAX);
+    if (!server->drain_ns || now_ns + drain_ns < server->end_ns) server->end_ns = now_ns + drain_ns;
+    if (!server->drain_ns) server->drain_ns = now_ns;
+    pthread_mutex_unlock(&server->mutex);
+    vc_server_change(server);
+}
+
+void vc_server_drain(vc_server *server, int64_t drain_ns) {
+    vc_server_begin_drain(server, drain_ns);
+    pthread_mutex_lock(&server->mutex);
+    while (server->running) (void)vc_server_wait(server, INT64_MAX);
     pthread_mutex_unlock(&server->mutex);
 }
 
@@ -376,7 +427,8 @@ void vc_server_get_figures(vc_server *server, vc_server_figures *figures) {
 }
 
 int64_t vc_server_stalled_ns(vc_server *server) {
-    int64_t now_ns = vc_monotonic_ns(), longest_ns = 0;
+    int64_t now_ns = vc_monotonic_ns(), call_ns = server->call_ns;
+    int64_t longest_ns = call_ns ? now_ns - call_ns : 0;
     for (vc_home *home = server->homes; home < server->homes + server->count; home++) {
         int64_t stalled_ns = vc_loop_stalled_ns(&home->loop);
         const int64_t since_ns[] = {home->job_ns, home->bjoern_ns};

@@ -19,6 +19,7 @@ typedef struct vc_server vc_server;
 typedef struct {
     const vc_protocol *calls;   /* NULL: it is not served */
     void *executors[VC_LOOPS_MAX];
+    void *caller;               /* of `calls->call` */
     int64_t head_ns, idle_ns;   /* 0: no limit */
     unsigned connections;       /* at most */
 } vc_served;
@@ -68,6 +69,16 @@ typedef struct {
     uint64_t held, reserved;    /* bytes, at present */
 } vc_server_figures;
 
+/* A connection that is open. */
+typedef struct {
+    int number;                 /* its descriptor */
+    bool is_idle;
+    int64_t used_ns;            /* when it has executed a request last, or begun */
+    char address[64];           /* "tcp:HOST:PORT", "tcp6:[HOST]:PORT" or "unix" */
+} vc_listed;
+
+typedef enum { VC_CALL_SERVED, VC_CALL_TIMEOUT, VC_CALLS_ENDED } vc_call_end;
+
 /* Return NULL without memory or descriptors. `config` is copied. */
 vc_server *vc_server_new(const vc_server_config *config);
 /* The loops have ended, or were never started. */
@@ -81,6 +92,15 @@ void vc_server_set_ring(vc_server *server, bool is_in_ring);
 /* Accept nothing more, answer what has arrived, close idle connections; close all after a time.
  * Returns when all are closed; the threads have ended then. */
 void vc_server_drain(vc_server *server, int64_t drain_ns);
+/* The same without the wait for the end; all loops have stopped to accept, at most after a second.
+ * Called again, it can only make the time shorter. */
+void vc_server_begin_drain(vc_server *server, int64_t drain_ns);
+/* Wait for a request that may take long, at most for a time, and execute it; below 0: without a
+ * limit. VC_CALLS_ENDED: there will be none. For one thread. */
+vc_call_end vc_server_serve_call(vc_server *server, int64_t timeout_ns);
+/* Write the first `room` connections of all loops; at most for a second. Returns how many. For one
+ * thread at a time. */
+size_t vc_server_list(vc_server *server, vc_listed *to, size_t room);
 void vc_server_get_figures(vc_server *server, vc_server_figures *figures);
 /* For how long the longest round of a loop has taken, no read was completed although there are some
  * to do, or bjoern makes no progress although requests wait for it; 0: all wait for clients. */

@@ -260,6 +260,7 @@ static void turn_follow(vc_connection *c, vc_step step, const char *from, bool h
     case VC_STEP_MEMORY: turn_wait_for_memory(c); return;
     case VC_STEP_HOT: turn_ask(c); return;
     case VC_STEP_FORWARD: vc_forward_serve(c); return;
+    case VC_STEP_CALL: vc_calls_add(c); return;
     case VC_STEP_VALUE: vc_transfer_go_on(c); return;
     default: break;
     }
@@ -319,6 +320,28 @@ void vc_connection_answered(vc_connection *c, uint64_t bytes) {
     else turn_go_on(c);
 }
 
+void vc_connection_called(vc_connection *c) {
+    if (c->state == VC_CLOSED) {
+        if (!c->is_queued) STAILQ_INSERT_TAIL(&c->home->closed, c, queued);
+        return;
+    }
+    if (c->is_broken) {
+        vc_connection_close(c);
+        return;
+    }
+    c->closes = c->stream->closes;
+    c->idle_ns = c->home->loop.now_ns;
+    c->stream->needed = 0;
+    vc_connection_use_input(c, 0);
+    if (!vc_connection_progress(c, 0)) return;
+    if (!c->unsent) {
+        turn_go_on(c);
+        return;
+    }
+    vc_connection_enter(c, VC_SENDING);
+    vc_connection_queue(c);
+}
+
 /* Receive what is missing, and execute when it is there. */
 static void turn_continue(vc_connection *c) {
     size_t needed = c->stream->needed ? c->stream->needed : 1, left = turn_left(c);
@@ -336,6 +359,8 @@ static void turn_continue(vc_connection *c) {
 
 static void turn_serve(vc_connection *c) {
     bool was_sending = c->state == VC_SENDING;
+    /* Replies and input belong to the thread for calls. */
+    if (c->state == VC_WAITING_FOR_APPLICATION && c->has_job) return;
     if (c->unsent && !vc_connection_flush(c)) return;
     switch (c->state) {
     case VC_LINGERING:
@@ -418,7 +443,7 @@ void vc_connections_tick(vc_home *home) {
         }
         for (c = TAILQ_FIRST(&home->by_state[p][VC_WAITING_FOR_APPLICATION]); c; c = next) {
             next = TAILQ_NEXT(c, same_state);
-            vc_forward_tick(c, patient_ns);
+            if (c->exchange) vc_forward_tick(c, patient_ns); /* Or a call goes on. */
         }
     }
     if (home->server->is_in_ring)

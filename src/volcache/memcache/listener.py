@@ -1,7 +1,7 @@
 """
 Clients of the memcached protocol: the loops in C, and the thread that may wait.
 
-The loops (front/mc_loop.h) have the connections and execute commands. Those that may take
+The loops (front/server.h) have the connections and execute commands. Those that may take
 long are executed by the thread here, one after the other, which also has what is due at a
 time. C executes them, too, and asks the `Service` for what only Python does.
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 # Of commands that are not executed and replies that are not sent; at least a few values.
-HELD_BYTES: Final = 64 << 20
+HELD_BYTES: Final = 40 << 20
 # A time may be years away.
 _SLEEP_SECONDS_MAX: Final = 86_400.0
 _LOG_SECONDS: Final = 10.0
@@ -60,7 +60,7 @@ class _RareLines:
     def figures(self, now: Mapping[str, int]) -> None:
         """Log what has become of connections."""
         before, self._logged = Counter(self._logged), now
-        if now["refused"] > before["refused"] and self._may_log("full"):
+        if now["turned_away"] > before["turned_away"] and self._may_log("full"):
             _logger.warning("memcache.full open=%d", now["open"])
         failures = now["failed_accepts"] - before["failed_accepts"]
         if failures and self._may_log("accept_failed"):
@@ -192,8 +192,8 @@ class Listener:
         now, stats = self._loops.figures(), self._stats
         stats.bytes_in, stats.bytes_out = now["bytes_in"], now["bytes_out"]
         stats.connections, stats.connections_total = now["open"], now["accepted"]
-        stats.connections_refused = now["refused"]
-        stats.connections_idle = now["closed_idle"]
+        stats.connections_refused = now["turned_away"]
+        stats.connections_idle = now["closed_idle"] + now["closed_for_room"]
 
     # --- The thread --------------------------------------------------------------------
 
