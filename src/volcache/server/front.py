@@ -174,6 +174,9 @@ class Application:
         end it restores the default, by which another would end the process.
         """
         if self._thread is not None:
+            # One that is pending would be another.
+            while signal.sigtimedwait({signal.SIGINT}, 0):
+                pass
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             signal.raise_signal(signal.SIGINT)
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
