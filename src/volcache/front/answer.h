@@ -55,11 +55,6 @@ char *vc_put_headers_from(char *to, const char *source, const vc_record *record,
 /* The same for a 304. */
 char *vc_put_unmodified_headers(char *to, const vc_record *record, const uint8_t *types,
                                 int64_t second, int64_t remaining_ms);
-static inline char *vc_put_value_headers(char *to, const vc_record *record, const uint8_t *types,
-                                         const uint8_t *key, const vc_types *guess,
-                                         int64_t second, int64_t remaining_ms) {
-    return vc_put_headers_from(to, "DISK", record, record->length, types, key, guess, second, remaining_ms);
-}
 /* The same for a PUT that stored a record. */
 char *vc_put_stored_headers(char *to, const vc_record *record);
 

@@ -1,8 +1,6 @@
 #include "http_parts.h"
 
 enum { TYPE_BYTES = 255, ENCODING_BYTES = 64 };     /* that are stored, at most */
-/* Another thread that has the write lock for longer has more to do than to append a record. */
-static const int64_t LOCK_WAIT_NS = 1000000;
 
 /* --- What may be executed here ---------------------------------------------------------------- */
 
@@ -142,7 +140,7 @@ static vc_step change_make(vc_http_job *job, vc_put *put, bool *existed, bool *i
     vc_step step = VC_STEP_NEXT;
     *is_over = false;
     *status = VC_DEFERRED;
-    if (is_locked && !functions->try_acquire(config->core, LOCK_WAIT_NS)) return VC_STEP_NEXT;
+    if (is_locked && !functions->try_acquire(config->core, VC_LOCK_WAIT_NS)) return VC_STEP_NEXT;
     if (vc_has_condition(job->request)) step = change_decide(job, is_over);
     if (step == VC_STEP_NEXT && !*is_over) {
         uint64_t now_ms = (uint64_t)vc_clock_now(config->clock) / 1000;

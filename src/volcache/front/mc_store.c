@@ -9,8 +9,7 @@ enum {
 };
 /* A longer time to live is shortened to this, which is 544 years. */
 static const int64_t TTL_SECONDS_MAX = INT64_C(1) << 34;
-/* Another thread that has the write lock for longer has more to do than to append a record. */
-static const int64_t LOCK_WAIT_NS = 1000000, SECOND_NS = 1000000000;
+static const int64_t SECOND_NS = 1000000000;
 
 /* Inside of this file: the command is refused, and the outcome has the result. */
 #define REFUSED ((vc_mc_step)-1)
@@ -610,7 +609,7 @@ vc_mc_step vc_mc_run_command(vc_mc_run *run) {
     };
     const vc_mc_config *config = config_of(run);
     bool is_locked = needs_lock(config, run->command), may_wait = config->ask;
-    int64_t wait_ns = may_wait ? SECOND_NS : LOCK_WAIT_NS;
+    int64_t wait_ns = may_wait ? SECOND_NS : VC_LOCK_WAIT_NS;
     while (is_locked && !config->functions->try_acquire(config->core, wait_ns))
         if (!may_wait) return VC_MC_CALL;
     vc_mc_step step = ACTIONS[run->command->action](run);

@@ -65,9 +65,8 @@ static void count_command(const vc_mc_run *run, size_t bytes) {
     if (run->read_ns) vc_observe(&counts->reads, run->read_ns);
     if (run->write_ns) vc_observe(&counts->writes, run->write_ns);
     if (run->absent) vc_count(run->absent, 1);
-    /* The times of commands that are alike have the same last bits: all are mixed. */
-    uint64_t mixed = (uint64_t)(run->started_ns + took_ns) * UINT64_C(0x9e3779b97f4a7c15);
-    bool is_sampled = result == VC_MC_HIT && !(mixed >> 32 & (uint64_t)config->sample_mask);
+    bool is_sampled = result == VC_MC_HIT && vc_is_sample(run->started_ns + took_ns,
+                                                          (uint64_t)config->sample_mask);
     if (is_sampled || run->is_hot || result == VC_MC_UNAUTHORIZED || took_ns > config->slow_ns ||
         took_ns > config->long_ns)
         add_event(run, took_ns, is_sampled, bytes);

@@ -24,8 +24,6 @@ enum {
     /* That a put looks at while a sweep is due: about 2 us. */
     SWEEP_BUCKETS = 64,
     NS_PER_SECOND = 1000000000,
-    /* Most owners of the write lock append one record: longer than any of them takes. */
-    PUT_WAIT_NS = 1000000,
     /* Of records that are put at once, with keys of 250 bytes. */
     PREFIXES_BYTES = 6 << 10,
 };
@@ -828,7 +826,7 @@ static bool is_plain(vc_core *core, const vc_writer *writer, const vc_record *re
 vc_status vc_core_put(vc_core *core, vc_put *put) {
     bool has_ring = put->ring != VC_RING_UNKNOWN;
     if (!has_ring && core->putting.syncs) return VC_TOGETHER;
-    if (!vc_core_try_acquire(core, PUT_WAIT_NS)) return VC_DEFERRED;
+    if (!vc_core_try_acquire(core, VC_LOCK_WAIT_NS)) return VC_DEFERRED;
     if (!has_ring) put->ring = vc_core_ring_for(core, put->key, put->record.key_length);
     vc_writer *writer = put->ring < VC_RINGS ? core->writers[put->ring] : NULL;
     bool is_possible = writer && has_room(writer, writer->end, &put->record) &&
@@ -931,7 +929,7 @@ size_t vc_core_put_many(vc_core *core, vc_put *const *puts, size_t count) {
     for (size_t i = 0; i < count; i++)
         keys[i] = (struct iovec){(void *)puts[i]->key, puts[i]->record.key_length};
     vc_core_prefetch(core, keys, count);
-    if (!vc_core_try_acquire(core, PUT_WAIT_NS)) return 0;
+    if (!vc_core_try_acquire(core, VC_LOCK_WAIT_NS)) return 0;
     bool is_possible = !core->is_held && !vc_core_is_due(core);
     size_t made = is_possible ? put_gathered(core, puts, count, &to) : 0;
     vc_core_release(core);
@@ -1066,7 +1064,7 @@ static vc_status find_deleted(vc_core *core, const vc_put *put, uint64_t now_ms,
 }
 
 vc_status vc_core_delete(vc_core *core, vc_put *put, uint64_t now_ms, bool *existed) {
-    if (!vc_core_try_acquire(core, PUT_WAIT_NS)) return VC_DEFERRED;
+    if (!vc_core_try_acquire(core, VC_LOCK_WAIT_NS)) return VC_DEFERRED;
     bool has_ring = put->ring != VC_RING_UNKNOWN;
     vc_status status = VC_DEFERRED;
     put->record = (vc_record){.key_length = put->record.key_length, .kind = 1};

@@ -61,6 +61,9 @@ void vc_core_free(vc_core *core);
 /* --- The write lock ---------------------------------------------------------------- */
 
 void vc_core_acquire(vc_core *core);
+/* How long a thread that serves clients waits. Most owners append one record: longer than any of
+ * them takes. */
+static const int64_t VC_LOCK_WAIT_NS = 1000000;
 /* Wait for at most this many nanoseconds; returns false if another thread has it still. */
 bool vc_core_try_acquire(vc_core *core, int64_t wait_ns);
 /* Returns false if this thread does not have it. */
