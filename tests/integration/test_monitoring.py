@@ -92,6 +92,7 @@ def test_dashboard_is_well_formed() -> None:
         if panel["type"] == "row":
             continue
         assert panel["type"] in {"stat", "table", "timeseries"}
+        assert panel["description"].endswith(".")
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
         assert panel["fieldConfig"]["defaults"]["unit"]
         names = [target["refId"] for target in panel["targets"]]

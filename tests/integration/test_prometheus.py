@@ -149,19 +149,22 @@ def check_that_every_panel_has_data(prometheus: Prometheus) -> None:
 
 
 def check_that_machines_are_rows(prometheus: Prometheus) -> None:
-    """By the label of the targets, or by their host."""
-    (panel,) = [
-        one for one in panels() if (one["title"], one["type"]) == ("Machines", "table")
-    ]
-    found = {}
-    for target in panel["targets"][:2]:
+    """By the label of the targets, or by their host; dead ones also in a table."""
+    tables = {one["title"]: one for one in panels() if one["type"] == "table"}
+    dead, machines = tables["Machines that do not respond"], tables["Machines"]
+    found = []
+    for target in [*machines["targets"][:2], *dead["targets"]]:
         expression = target["expr"].replace("$machine", ".*").replace("$instance", ".*")
-        found[target["refId"]] = {
-            series["metric"]["machine"]: int(series["value"][1])
-            for series in prometheus.query(expression)
-        }
-    assert found["A"] == {"m1": 3, "m2": 2, "127.0.0.1": 3}
-    assert found["B"] == {"m1": 2, "m2": 0, "127.0.0.1": 2}
+        found.append(
+            {
+                series["metric"]["machine"]: int(series["value"][1])
+                for series in prometheus.query(expression)
+            }
+        )
+    instances, up, of_dead = found
+    assert instances == {"m1": 3, "m2": 2, "127.0.0.1": 3}
+    assert up == {"m1": 2, "m2": 0, "127.0.0.1": 2}
+    assert of_dead == {"m2": 2}
 
 
 def check_that_alarms_are_evaluated_without_errors(prometheus: Prometheus) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from support.process import SOURCE, settings_environment
-from support.program import Program
 
 VOLCACHE: Final = "import sys; from volcache.cli.main import main; sys.exit(main())"
 
@@ -85,25 +84,3 @@ def run_volcache(
         check=False,
         timeout=60,
     )
-
-
-class CommandProcess(Program):
-    """`volcache` in a process of its own."""
-
-    def __init__(self, *words: object, answers: Callable[[], bool]) -> None:
-        """Start nothing yet; `answers` says whether it serves."""
-        super().__init__()
-        self._words = [str(word) for word in words]
-        self._answers = answers
-
-    def command(self) -> list[str]:
-        """Return the command that a user types."""
-        return [sys.executable, "-c", VOLCACHE, *self._words]
-
-    def environment(self) -> dict[str, str]:
-        """Return our environment, with the package."""
-        return {**super().environment(), "PYTHONPATH": str(SOURCE)}
-
-    def answers(self) -> bool:
-        """Whether it serves."""
-        return self._answers()

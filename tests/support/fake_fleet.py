@@ -1,15 +1,12 @@
-"""Several instances that serve numbers which a test sets, and a dashboard of them."""
+"""Several instances that serve numbers which a test sets."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import requests
-
-from support.command_line import CommandProcess
 from support.ports import pick_port
 from support.stats_server import StatsServer, add_reads, empty_stats
 from volcache.errors import InstanceError
@@ -40,7 +37,7 @@ def busy(hits: int, misses: int, *, seconds: float = 10.0) -> dict[str, Any]:
 
 def watched(name: str, stats: dict[str, Any] | str, **target: Any) -> Watched:
     """Return an instance that has answered, or has not for a reason."""
-    one = Watched(Target(name, URL, **target), 1000.0)
+    one = Watched(Target(name, URL, **target))
     tell(one, stats, 1000.0)
     return one
 
@@ -56,19 +53,3 @@ def tell(one: Watched, stats: dict[str, Any] | str, now: float) -> None:
 def free_address() -> str:
     """Return a HOST:PORT where nothing listens."""
     return f"127.0.0.1:{pick_port()}"
-
-
-def is_healthy(name: str) -> bool:
-    """Whether a dashboard serves."""
-    with suppress(requests.RequestException):
-        return requests.get(f"http://{name}/healthy", timeout=1).text == "ok\n"
-    return False
-
-
-@contextmanager
-def served(*sources: str) -> Iterator[str]:
-    """Serve the dashboard of some instances in a process of its own; yield its URL."""
-    name = free_address()
-    words = ["dashboard", *sources, "--listen", name, "--interval", "1"]
-    with CommandProcess(*words, answers=lambda: is_healthy(name)):
-        yield f"http://{name}/"

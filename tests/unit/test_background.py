@@ -16,8 +16,6 @@ from support.tiers import make_keys, make_tier
 from support.waiting import wait_until
 from volcache import background
 from volcache.background import Background
-from volcache.fleet import collector as collecting
-from volcache.fleet.collector import FleetCollector
 from volcache.hot.servers import Server
 from volcache.log_writer import LogWriter
 from volcache.store import Store
@@ -29,7 +27,6 @@ T = TypeVar("T")
 # Each of these threads does one thing, and passes on whatever that raises.
 ONCE: Final = {
     "embedded/cache.py",
-    "fleet/collector.py",
     "fleet/remote.py",
     "server/front.py",
 }
@@ -164,33 +161,3 @@ def test_probe_that_raises_keeps_no_other_server_down(
     before = probed[0]
     wait_until(lambda: count() > 1 and probed[0] > before + 1, "probes of both")
     tier.close()
-
-
-def test_instance_whose_poll_raises_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What was raised is shown as its failure."""
-    asked = threading.Event()
-
-    def answer() -> bytes:
-        asked.set()
-        return b"{}"
-
-    monkeypatch.setattr(collecting, "fetch_body", raise_first(1, answer))
-    collector = FleetCollector(["h:1"], timeout=1.0, interval=0.01)
-    (one,) = collector.poll()
-    assert "a bug in volcache: ZeroDivisionError" in one.failure
-    collector.start()
-    wait_until(asked.is_set, "another poll")
-    collector.stop()
-
-
-def test_collector_that_raises_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figures of the dashboard would never change again."""
-    count, turns = failures_of("collector"), threading.Event()
-    monkeypatch.setattr(FleetCollector, "_ask_due", raise_first(1, turns.set))
-    collector = FleetCollector(["h:1"])
-    collector.start()
-    wait_until(turns.is_set, "another turn")
-    collector.stop()
-    assert count() == 1

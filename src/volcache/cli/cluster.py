@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections import Counter
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -80,12 +81,14 @@ def _screen(rows: Sequence[Watched]) -> list[str]:
     """Return a report that fits the terminal."""
     room = shutil.get_terminal_size()
     lines = table(rows, columns=room.columns, is_coloured=_is_coloured())
-    above = totals(rows)
+    above = [line for text in totals(rows) for line in wrap(text, room.columns)]
     # Below: an empty line, what is left out, the cursor.
-    left = len(lines) - max(2, room.lines - len(above) - 3)
-    if left > 0:
-        lines = [*lines[:-left], f"and {counted(left, 'more instance')}"]
-    return [*(line[: room.columns] for line in above), "", *lines]
+    space, left = room.lines - len(above) - 3, 0
+    while left < len(rows) - 1 and sum(t.count("\n") + 1 for t in lines) > space:
+        lines.pop()
+        left += 1
+    more = [f"and {counted(left, 'more instance')}"] if left else []
+    return "\n".join([*above, "", *lines, *more]).split("\n")
 
 
 def _is_coloured() -> bool:

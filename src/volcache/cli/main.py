@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # The commands and their modules. Only the module of the command that runs is imported: a
 # server does not load the tools, and `serve` reports a wrong setting without any package.
 MODULES: Final = {
-    **{name: name for name in ("serve", "config", "stats", "cluster", "dashboard")},
+    **{name: name for name in ("serve", "config", "stats", "cluster")},
     **dict.fromkeys(("get", "put", "rm", "stat", "ls", "purge"), "values"),
     **{name: name for name in ("check", "repair", "dump", "export")},
     "import": "import_",

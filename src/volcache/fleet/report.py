@@ -6,6 +6,7 @@ What instances say of themselves was made safe for a terminal before.
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from volcache.fleet.collector import Watched
 
 _NAME_MAX: Final = 34
-_STATE_MIN: Final = 16  # Characters of the last column; others are left out for it.
+_STATE_MIN: Final = 9  # Characters of the last column; others are left out for it.
 _WIDTHS: Final = {"KEYS": 7, "LIVE": 10, "GET/s": 7, "PUT/s": 7, "HITS": 6, "P99": 6}
 _LEAST_NEEDED: Final = ("LIVE", "PUT/s", "KEYS", "P99", "HITS", "GET/s")
 _UNITS: Final = ("", " k", " M", " G", " T")
@@ -52,8 +53,7 @@ def states(rows: Iterable[Watched]) -> dict[str, int]:
 
 
 def _total(rows: Iterable[Watched]) -> Figures:
-    # Once each: a poll may end meanwhile.
-    return total(found for row in rows if (found := row.figures))
+    return total(row.figures for row in rows if row.figures)
 
 
 def notes(rows: Iterable[Watched]) -> list[str]:
@@ -94,7 +94,6 @@ def as_json(rows: Sequence[Watched]) -> dict[str, Any]:
                 "severity": row.health.severity,
                 "state": row.health.state,
                 "problem": row.health.problem,
-                "since": row.since,
                 "version": row.about.version or None,
                 "mount_point": row.about.mount_point or None,
                 "uptime_seconds": row.about.uptime_seconds,
@@ -114,11 +113,12 @@ def table(
     rows: Sequence[Watched], *, columns: int | None = None, is_coloured: bool = False
 ) -> list[str]:
     """
-    Return a line for each instance, below a line with the names of the columns.
+    Return the text of each instance, below a line with the names of the columns.
 
     Args:
         rows: In the order in which they are shown.
-        columns: Width at which lines are cut off; None: they are not.
+        columns: Of the screen; a reason that does not fit is in further lines. None: each
+            text is one line.
         is_coloured: Whether states that are not healthy have a colour.
     """
     width = min(_NAME_MAX, max((len(row.target.name) for row in rows), default=0))
@@ -130,13 +130,13 @@ def table(
     for row in rows:
         cells = _line(_cells(row.figures), shown)
         front = f"{_cut(row.target.name, width):<{width}} {cells}"
-        state = row.health.state
-        if row.health.problem:
-            state += f": {row.health.problem}"
-        if columns is not None:
-            state = _cut(state, max(_STATE_MIN, columns - len(front)))
+        state, reason, more = row.health.state, row.health.problem, ""
+        if columns and len(f"{front}{state}: {reason}") > columns:
+            more = "".join(f"\n  {line}" for line in wrap(reason, columns - 2))
+        elif reason:
+            state += f": {reason}"
         colour = _COLOURS.get(row.health.severity, "") if is_coloured else ""
-        lines.append(f"{front}{colour}{state}{_RESET if colour else ''}")
+        lines.append(f"{front}{colour}{state}{_RESET if colour else ''}{more}")
     return lines
 
 

@@ -34,6 +34,7 @@ from volcache.http.key_list import KEYS_PATH, list_keys
 from volcache.http.purge import PURGE_PATH, purge
 from volcache.http.responses import OK, empty_response, text_response
 from volcache.keys import RESERVED_PREFIX
+from volcache.monitoring.prometheus import MetricsRenderer
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Readiness
 from volcache.monitoring.stats_json import encode_stats
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
     from volcache.cache import Cache
     from volcache.http.responses import Response
-    from volcache.monitoring.prometheus import MetricsRenderer
     from volcache.monitoring.snapshot import Monitor
 
 ALLOW: Final = ("Allow", "GET, HEAD, OPTIONS")
@@ -114,9 +114,6 @@ class Admin:
             KEYS_PATH: self._keys,
         }
         if status:
-            # Imported here: the dashboard uses this module, and has no metrics.
-            from volcache.monitoring.prometheus import MetricsRenderer  # noqa: PLC0415
-
             metrics = MetricsRenderer(partial(status.snapshot, volumes=metrics_volumes))
             self._readers["/-/stats"] = partial(_stats, status)
             self._readers["/-/metrics"] = partial(_metrics, metrics)
@@ -134,7 +131,7 @@ class Admin:
 
     def _answer(self, method: str, path: str, environ: WSGIEnvironment) -> Response:
         host: str = environ.get("HTTP_HOST", "")
-        if path not in _OPEN and host and not is_own_host(host, self._hosts):
+        if path not in _OPEN and host and not _is_own_host(host, self._hosts):
             return text_response(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 f'the host name "{escape_header(host, _SHOWN_MAX)}" is not in the setting'
@@ -238,7 +235,7 @@ def _metrics(metrics: MetricsRenderer, environ: WSGIEnvironment) -> Response:
     return _data_response(environ, content_type, body, vary="Accept, Accept-Encoding")
 
 
-def is_own_host(host: str, names: Container[str]) -> bool:
+def _is_own_host(host: str, names: Container[str]) -> bool:
     """
     Return whether a Host names this server for certain, not another site.
 
@@ -289,7 +286,7 @@ def _data_response(
 _PAGE: Final = files("volcache.http").joinpath("page.html").read_bytes()
 
 
-def policy_of(page: bytes) -> str:
+def _policy_of(page: bytes) -> str:
     """Return the Content-Security-Policy of a page: its own style and script only."""
 
     def digests(tag: bytes) -> str:
@@ -319,7 +316,7 @@ _PAGE_HEADERS: Final = (
     ("Content-Type", "text/html; charset=utf-8"),
     ("Content-Length", str(len(_PAGE))),
     ("Cache-Control", "no-cache"),
-    ("Content-Security-Policy", policy_of(_PAGE)),
+    ("Content-Security-Policy", _policy_of(_PAGE)),
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
 )

@@ -1,11 +1,10 @@
-"""`volcache cluster` and `volcache dashboard`: output and exit codes."""
+"""`volcache cluster`: output and exit codes."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -13,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import CommandProcess, Run, Screens
-from support.fake_fleet import fake_fleet, free_address, is_healthy
+from support.command_line import Run, Screens
+from support.fake_fleet import fake_fleet, free_address
 from support.scripted_server import ScriptedServer, answering, value
 from support.stats_server import StatsServer
-from support.tables import rows
 
 ONE = '[machines]\na = "127.0.0.1"\n'
 
@@ -220,19 +218,6 @@ def test_render_tells_what_it_did_and_what_is_next(tmp_path: Path, run: Run) -> 
         "next: run apply.sh as root on b",
         "next: stop the instances on a",
     ]
-
-
-@pytest.mark.slow
-@rows(signal.SIGTERM, signal.SIGINT)
-def test_signal_ends_the_dashboard_with_exit_code_0(number: signal.Signals) -> None:
-    """Without a traceback; it has printed where the page is, and nothing else."""
-    name = free_address()
-    words = ["dashboard", "[::1]:1", "--listen", name]
-    with CommandProcess(*words, answers=partial(is_healthy, name)) as dashboard:
-        dashboard.send_signal(number)
-        assert dashboard.wait() == 0
-        found = (dashboard.stdout, dashboard.stderr)
-        assert found == (f"dashboard of 1 instance at http://{name}/\n", "")
 
 
 SYSTEMCTL = """#!/bin/sh

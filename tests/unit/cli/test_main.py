@@ -79,8 +79,6 @@ REFUSED = {
     ("get",): 'the following arguments are required: KEY; see "volcache get',
     ("cluster", "render", "x"): "the following arguments are required: -i/--inventory",
     ("cluster", "render", "x", "-i", "no.toml"): "no.toml: cannot be read: No such",
-    ("dashboard", "x"): "x: not the address of an instance",
-    ("dashboard", "h:1", "--listen", "8090"): "--listen 8090: allowed is",
 }
 GOLDEN = ROOT / "tests" / "golden" / "v2"
 # What cannot be used, of the files that the test makes, and what the line says.
@@ -102,7 +100,6 @@ UNUSABLE = {
     "put k folder h:1": "folder: cannot be read: Is a directory",
     "stats 127.0.0.1:1": "http://127.0.0.1:1: Connection refused",
     "cluster render file/x -i fleet.toml": "file/x",
-    "dashboard h:1 --listen 192.0.2.1:80": "cannot listen on 192",
     "files --force file": "file",
     "files --force other": "other/nginx/volcache.conf: cannot be read: Is a di",
 }

@@ -5,24 +5,21 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.background import in_background
-from support.fake_fleet import busy, fake_fleet, free_address, tell, watched
-from support.stats_server import StatsServer, empty_stats, memcache
+from support.fake_fleet import busy, free_address, tell, watched
+from support.stats_server import memcache
 from support.tables import rows
-from support.waiting import wait_until
-from volcache.errors import ConfigError
 from volcache.fleet.collector import Figures, FleetCollector, Watched
 from volcache.fleet.targets import Target
 
 
-def figures_after(*polls: tuple[float, dict[str, Any]], window: float = 0.0) -> Figures:
+def figures_after(*polls: tuple[float, dict[str, Any]]) -> Figures:
     """Return the figures after polls at these times."""
-    one = Watched(Target("a", "http://h:1"), 0.0, window)
+    one = Watched(Target("a", "http://h:1"))
     for now, stats in polls:
         tell(one, stats, now)
     assert one.figures
@@ -30,7 +27,7 @@ def figures_after(*polls: tuple[float, dict[str, Any]], window: float = 0.0) -> 
 
 
 def test_rates_are_those_since_the_start_or_the_poll_before() -> None:
-    """Or of a window. Paths of the operator are in the answers, and are no reads."""
+    """Paths of the operator are in the answers, and are no reads."""
     then, now = busy(75, 25), busy(95, 45)
     now["started"] = then["started"]
     now["requests"]["by"] += [
@@ -43,8 +40,8 @@ def test_rates_are_those_since_the_start_or_the_poll_before() -> None:
     assert (second.get_rate, second.put_rate, second.hit_ratio) == (20.0, 3.0, 0.5)
     assert second.durations.count == 40
     assert second.p99_seconds == pytest.approx(131e-6, rel=0.05)
-    polls = (1000.0, then), (1002.0, now), (1004.0, now)
-    assert [figures_after(*polls, window=w).get_rate for w in (1, 60)] == [0.0, 10.0]
+    third = figures_after((1000.0, then), (1002.0, now), (1004.0, now))
+    assert third.get_rate == 0.0
     # After a restart, the numbers before it are of another process.
     then, now = busy(1000, 0, seconds=100), busy(20, 0, seconds=2)
     assert figures_after((1000.0, then), (1002.0, now)).get_rate == 10.0
@@ -97,15 +94,14 @@ def test_wrong_numbers_are_zero_or_unknown(part: dict[str, Any]) -> None:
 
 
 def test_instance_that_is_down_has_no_figures() -> None:
-    """It has the time since when, and figures since its start when it is back."""
+    """Those since its start when it is back."""
     one = watched("a", busy(1, 0))
-    tell(one, "no answer within 3 s", 1010.0)
     tell(one, "refused", 1015.0)
-    assert (one.health.state, one.failure, one.since) == ("down", "refused", 1010.0)
+    assert (one.health.state, one.failure) == ("down", "refused")
     assert (one.figures, one.stats) == (None, None)
     tell(one, busy(5, 5, seconds=2), 1020.0)
     assert one.figures
-    assert (one.health.state, one.failure, one.since) == ("ok", "", 1020.0)
+    assert (one.health.state, one.failure) == ("ok", "")
     assert one.figures.get_rate == pytest.approx(5)
 
 
@@ -127,73 +123,3 @@ def test_all_instances_are_asked_at_the_same_time() -> None:
     assert [row.target.url for row in rows] == urls
     assert {row.health.state for row in rows} == {"down"}
     assert not [row for row in rows if "no answer" in row.failure]
-
-
-def test_instance_that_hangs_delays_no_other() -> None:
-    """In the background, each is asked again when it is due."""
-    with (
-        fake_fleet(1) as fleet,
-        closing(socket.create_server(("127.0.0.1", 0))) as hung,
-    ):
-        name = f"127.0.0.1:{hung.getsockname()[1]}"
-        collector = FleetCollector([name, fleet[0].name], timeout=60, interval=0.1)
-        collector.start()
-        wait_until(lambda: len(fleet[0].asked) > 3, "polls of the other")
-        collector.stop()
-        states = [one.health.state for one in collector.instances()]
-        assert states == ["unknown", "ok"]
-
-
-def test_instance_without_any_answer_for_long_is_down() -> None:
-    """Also if its thread hangs where there is no time-out, as in a name server."""
-    collector = FleetCollector(["h:1"], timeout=1.0)
-    (one,) = collector.instances()
-    for seconds, state in ((2, "unknown"), (4, "down")):
-        one.asked = collector.now() - seconds
-        (one,) = collector.instances()
-        assert one.health.state == state
-    assert one.failure == "no answer for 4 s"
-
-
-def test_wanted_instance_is_asked_for_its_volumes() -> None:
-    """As long as it is wanted, and not only at the interval."""
-    with fake_fleet(2) as (wanted, other):
-        collector = FleetCollector([wanted.name, other.name], timeout=60, interval=3600)
-        collector.start()
-        wait_until(lambda: wanted.asked and other.asked, "the first polls")
-        one = collector.find(wanted.name)
-        assert one
-        assert json.loads(one.body)["store"]["volumes"] == []
-        collector.want(one)
-        wait_until(lambda: json.loads(one.body)["store"]["volumes"], "the volumes")
-        wait_until(lambda: wanted.asked.count("/-/stats") > 1, "one more")
-        collector.stop()
-    assert other.asked == ["/-/stats?volumes=0"]
-
-
-def test_list_is_read_again(tmp_path: Path) -> None:
-    """One that is wrong, empty or gone is a problem, and changes nothing."""
-    file = tmp_path / "list"
-    file.write_text("rubbish\n")
-    with pytest.raises(ConfigError, match="rubbish"):  # At the start.
-        FleetCollector([str(file)])
-    with StatsServer(empty_stats()) as server:
-        file.write_text(f"{server.name}\n")
-        collector = FleetCollector([str(file)], interval=0.1)
-        collector.start()
-        before = collector.find(server.name)
-        seen: list[str] = []
-        for text in ("rubbish\n", "# nothing\n", None):
-            seen.append(collector.list_problem)
-            if text is None:
-                file.unlink()
-            else:
-                file.write_text(text)
-            wait_until(lambda: collector.list_problem not in seen, "the problem")
-            assert str(file) in collector.list_problem
-            assert len(collector.instances()) == 1
-        file.write_text(f"{free_address()}\n{server.name}\n")
-        wait_until(lambda: len(collector.instances()) == 2, "the new list")
-        wait_until(lambda: not collector.list_problem, "the end of the problem")
-        assert collector.find(server.name) is before
-        collector.stop()
