@@ -10,7 +10,7 @@ from support.program import ended
 from volcache.server.notify import BEAT_SECONDS
 
 ROOT = Path(__file__).parents[1]
-UNITS = ROOT / "systemd"
+UNITS = ROOT / "conf/systemd"
 INSTALLED = "/opt/volcache/.venv/bin/volcache"
 
 

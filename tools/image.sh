@@ -28,9 +28,11 @@ if revision=$(git rev-parse HEAD 2>/dev/null); then
 fi
 for engine in docker podman; do
     if command -v "$engine" >/dev/null && "$engine" info >/dev/null 2>&1; then
-        build=("$engine" build "${given[@]}" --tag "volcache:$version")
-        # Images of the format oci, podman's default, have no health check.
-        [ "$engine" = docker ] || build+=(--format docker)
+        build=("$engine" build --file conf/image/Dockerfile "${given[@]}" --tag "volcache:$version")
+        # podman does not look for the list beside the Dockerfile. Images of the format oci,
+        # its default, have no health check.
+        [ "$engine" = docker ] ||
+            build+=(--ignorefile conf/image/Dockerfile.dockerignore --format docker)
         echo "image: $engine builds volcache:$version"
         exec "${build[@]}" "$@" .
     fi

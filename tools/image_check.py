@@ -513,7 +513,7 @@ def _report(folder: Path, base: Path, given: argparse.Namespace) -> None:
         make_base(base)
         say(f"{time.monotonic() - started:6.1f} s  mmdebstrap")
     started = time.monotonic()
-    stages = parse((PROJECT / "Dockerfile").read_text())
+    stages = parse((PROJECT / "conf/image/Dockerfile").read_text())
     image = Build(folder, base, secrets).run(stages, values)
     say(f"{time.monotonic() - started:6.1f} s  in all")
     bare = folder / "base"

@@ -20,7 +20,7 @@ from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 FILES: Final = {
-    "compose": ("compose.yaml", "conf/compose/nginx/instances.conf"),
+    "compose": ("conf/compose/compose.yaml", "conf/compose/nginx/instances.conf"),
     "kubernetes": ("kubernetes/volcache.yaml",),
 }
 TARGETS: Final = "conf/compose/volcache.json"  # JSON has no comments.

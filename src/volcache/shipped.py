@@ -19,6 +19,7 @@ PATHS: Final = (
     "SECURITY.md",
     "conf/grafana",
     "conf/prometheus",
+    "conf/systemd",
     "conf/volcache.toml",
     "docs/CLUSTER.md",
     "docs/HTTP.md",
@@ -34,7 +35,6 @@ PATHS: Final = (
     "docs/openapi.yaml",
     "docs/volcache.1",
     "nginx",
-    "systemd",
     "tools/nginx_tokens.py",
 )
 _PACKAGE: Final = Path(__file__).resolve().parent

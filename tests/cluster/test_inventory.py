@@ -17,7 +17,7 @@ from volcache.fleet.collector import FleetCollector
 
 pytestmark = pytest.mark.integration
 
-UNITS = Path(__file__).parents[2] / "systemd"
+UNITS = Path(__file__).parents[2] / "conf/systemd"
 INVENTORY = """
 [defaults]
 disks = 12

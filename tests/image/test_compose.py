@@ -30,7 +30,7 @@ INSTANCES: Final = ["disk1", "disk2", "disk3"]
 
 def composed(number: int) -> dict[str, Any]:
     """Return the composition of a number of instances."""
-    text = scaled((ROOT / "compose.yaml").read_text(), number)
+    text = scaled((COMPOSE / "compose.yaml").read_text(), number)
     # As compose puts a variable in that is not set.
     text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
     found: dict[str, Any] = yaml.safe_load(text.replace("$$", "$"))
@@ -56,7 +56,7 @@ def test_services_are_as_described() -> None:
         *("memcached", "nginx", "nginx-exporter", "prometheus", "grafana"),
     }
     # With nginx's list, of which they know by it which keys are theirs.
-    folder = "./conf/compose/nginx"
+    folder = "./nginx"
     assert [mounts(name) for name in INSTANCES] == [
         {"/data": name, "/etc/volcache": folder} for name in INSTANCES
     ]
@@ -70,9 +70,9 @@ def test_files_of_the_composition_exist() -> None:
     for service in SERVICES.values():
         for volume in service.get("volumes", []):
             source, target, *mode = volume.split(":")
-            if source.startswith("./"):
+            if source.startswith("."):
                 found += 1
-                assert (ROOT / source).exists(), source
+                assert (COMPOSE / source).exists(), source
                 assert mode == ["ro"]
                 if target.startswith("/etc/volcache/"):
                     assert (SOURCE / target.removeprefix("/etc/volcache/")).exists()
@@ -146,7 +146,7 @@ def test_nothing_but_nginx_can_be_published_to_a_network() -> None:
         "prometheus": ["127.0.0.1:9090:9090"],
         "grafana": ["127.0.0.1:3000:3000"],
     }
-    raw = (ROOT / "compose.yaml").read_text()
+    raw = (COMPOSE / "compose.yaml").read_text()
     assert re.findall(r"\$\{LISTEN:.*", raw) == ['${LISTEN:-127.0.0.1:8080}:8080"]']
     for name in (*INSTANCES, "memcached"):
         assert list(SERVICES[name]["networks"]) == ["inside"]
@@ -222,10 +222,8 @@ def test_grafana_is_provisioned_with_the_dashboard() -> None:
     (provider,) = dashboards["providers"]
     assert provider["type"] == "file"
     path = f"{provider['options']['path']}/volcache.json"
-    assert mounts("grafana")[path] == "./conf/grafana/volcache.json"
-    assert (
-        mounts("grafana")["/etc/grafana/provisioning"] == "./conf/grafana/provisioning"
-    )
+    assert mounts("grafana")[path] == "../grafana/volcache.json"
+    assert mounts("grafana")["/etc/grafana/provisioning"] == "../grafana/provisioning"
     environment = SERVICES["grafana"]["environment"]
     assert environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == path
 

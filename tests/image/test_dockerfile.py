@@ -9,7 +9,7 @@ from dockerfile import Step, expand, parse
 from volcache.config import Sources
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "Dockerfile").read_text()
+TEXT = (ROOT / "conf/image/Dockerfile").read_text()
 
 
 def last(keyword: str) -> Step:
@@ -42,7 +42,7 @@ def test_build_gets_what_it_copies_and_nothing_else() -> None:
     """No data, no tokens, and no sources: a wheel, and the versions it was tested with."""
     copies = [s for stage in parse(TEXT) for s in stage.steps if s.keyword == "COPY"]
     context, inner = copies
-    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    ignored = (ROOT / "conf/image/Dockerfile.dockerignore").read_text().splitlines()
     assert [line for line in ignored if not line.startswith("#")] == [
         "*",
         *(f"!{source}" for source in context.words()[:-1]),

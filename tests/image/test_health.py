@@ -15,7 +15,7 @@ from support.program import ended
 from support.scripted_server import ScriptedServer, closing
 from support.tables import rows
 
-IMAGE = parse((Path(__file__).parents[2] / "Dockerfile").read_text())[-1]
+IMAGE = parse((Path(__file__).parents[2] / "conf/image/Dockerfile").read_text())[-1]
 
 
 def is_healthy(environ: Mapping[str, str]) -> bool:

@@ -92,7 +92,7 @@ def test_each_pod_has_a_volume_of_its_own() -> None:
     """At the mount point of the image, for its user."""
     (claim,) = INSTANCES["spec"]["volumeClaimTemplates"]
     mounts = {m["name"]: m["mountPath"] for m in container(INSTANCES)["volumeMounts"]}
-    dockerfile = (ROOT / "Dockerfile").read_text()
+    dockerfile = (ROOT / "conf/image/Dockerfile").read_text()
     assert f"\nVOLUME {mounts[claim['metadata']['name']]}\n" in dockerfile
     security = pod(INSTANCES)["securityContext"]
     assert f"\nUSER {security['runAsUser']}:{security['fsGroup']}\n" in dockerfile

@@ -17,6 +17,7 @@ FAILS = "#!/bin/sh\necho 'Cannot connect to the daemon' >&2\nexit 1\n"
 NOT_ROOT = "#!/bin/sh\necho 1000\n"
 # The commit, and its time: in 1970.
 GIT = "#!/bin/sh\necho 0123\n"
+PODMAN = " --ignorefile conf/image/Dockerfile.dockerignore --format docker"
 WHEEL = f"volcache-{__version__}-cp311-cp311-manylinux_2_17_x86_64.whl"
 
 
@@ -46,8 +47,8 @@ def run(
     ("engines", "builder", "options"),
     [
         ({"docker": RUNS, "podman": RUNS}, "docker", ""),
-        ({"docker": FAILS, "podman": RUNS}, "podman", " --format docker"),
-        ({"podman": RUNS}, "podman", " --format docker"),
+        ({"docker": FAILS, "podman": RUNS}, "podman", PODMAN),
+        ({"podman": RUNS}, "podman", PODMAN),
     ],
 )
 def test_engine_that_runs_builds_the_image(
@@ -56,9 +57,10 @@ def test_engine_that_runs_builds_the_image(
     """With the version as tag, version and revision as labels, and a health check."""
     done = run(tmp_path, engines, "--pull")
     arguments = f"--build-arg VERSION={__version__} --build-arg REVISION=0123"
+    arguments += f" --tag volcache:{__version__}{options} --pull"
     assert done.stdout.splitlines() == [
         f"image: {builder} builds volcache:{__version__}",
-        f"{builder} build {arguments} --tag volcache:{__version__}{options} --pull .",
+        f"{builder} build --file conf/image/Dockerfile {arguments} .",
     ]
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -17,7 +17,7 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
-SHIPPED: Final = Path(__file__).parents[2] / "systemd" / "volcache.logrotate"
+SHIPPED: Final = Path(__file__).parents[2] / "conf/systemd" / "volcache.logrotate"
 # Replaces systemctl on a machine with one instance.
 SYSTEMCTL: Final = """#!/bin/sh
 echo "$*" >> {calls}

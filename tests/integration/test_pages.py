@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 # Their examples need more than that; their own tests run them.
 OTHERS: Final = {"PYTHON.md", "ADAPTERS.md", "RECIPES.md"}
-COPIED: Final = ("conf", "nginx", "systemd", "tests/golden")
+COPIED: Final = ("conf", "nginx", "tests/golden")
 LINKED: Final = (".venv", "README.md", "docs", "src", "tools")
 # What the pages call an instance, nginx in front of them, and any other port.
 INSTANCE: Final = re.compile(r"(?:127\.0\.0\.1|10\.0\.0\.\d+):123\d\b")

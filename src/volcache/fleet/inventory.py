@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     # Where a table is, and the table; the first one that has a key decides.
     Layers = tuple[tuple[str, Table], ...]
 
-# As systemd/volcache@.service and volcache@.socket have them.
+# As conf/systemd/volcache@.service and volcache@.socket have them.
 MOUNT_POINT_DEFAULT: Final = "/srv/volcache/{port}"
 LISTEN_DEFAULT: Final = "127.0.0.1"
 _PORT_MAX: Final = 65535

@@ -32,7 +32,7 @@ def test_files_are_those_of_the_project(
         os.umask(before)
     written = files_of(folder)
     assert all((ROOT / path).read_bytes() == data for path, data in written.items())
-    for place in ("nginx", "systemd", "conf/prometheus", "conf/grafana"):
+    for place in ("nginx", "conf/systemd", "conf/prometheus", "conf/grafana"):
         expected = {p for p in files_of(ROOT / place) if "__pycache__" not in p}
         names = {p.removeprefix(f"{place}/") for p in written if p.startswith(place)}
         assert names == expected != set()
@@ -62,7 +62,7 @@ def test_changed_files_are_replaced_with_force_only(tmp_path: Path, run: Run) ->
     assert sum(name in err for name in whole) == 5
     run("files", "--force", tmp_path)
     (tmp_path / CHANGED).write_text("mine")
-    (tmp_path / "systemd" / "volcache.logrotate").unlink()
+    (tmp_path / "conf/systemd" / "volcache.logrotate").unlink()
     before = files_of(tmp_path)
     assert run("files", tmp_path) == (
         1,
@@ -77,7 +77,7 @@ def test_changed_files_are_replaced_with_force_only(tmp_path: Path, run: Run) ->
     code, out, _ = run("files", "--force", tmp_path)
     *paths, summary = out.splitlines()
     assert files_of(tmp_path) == whole
-    names = (str(CHANGED), "systemd/volcache.logrotate")
+    names = ("conf/systemd/volcache.logrotate", str(CHANGED))
     assert sorted(paths) == [f"{tmp_path}/{name}" for name in names]
     assert (code, summary) == (0, f"2 files written, {len(whole) - 2} unchanged")
 
