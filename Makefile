@@ -41,6 +41,8 @@ GIVEN := $(filter-out CONFIG VOLCACHE_%,$(foreach name,$(.VARIABLES), \
 	$(if $(filter command,$(origin $(name))),$(name))))
 $(foreach name,$(GIVEN),$(eval run: export \
 	VOLCACHE_$(shell echo '$(name)' | tr a-z A-Z) = $$(value $(name))))
+# What make cluster runs too if it is installed.
+MONITORS = $(foreach name,prometheus grafana,$(if $(shell command -v $(name)),$(name)))
 NGINX_PORT = $(if $(filter PORT,$(GIVEN)),$(PORT),8080)
 
 run: ## serve ./data at 127.0.0.1:1234 until Ctrl-C (CONFIG=FILE PORT=1235, any setting)
@@ -58,7 +60,14 @@ cluster: ## run nginx, three instances and memcached until Ctrl-C (PORT=8080, of
 	@sed -i 's/127.0.0.1:8080/127.0.0.1:$(NGINX_PORT)/' cluster/nginx/volcache/listen.conf
 	@echo 'access_log /dev/stdout volcache;' > cluster/nginx/volcache/log.conf
 	@echo 'default 1;' > cluster/nginx/volcache/show-instance.conf
-	@exec $(BIN)/honcho --procfile conf/cluster/Procfile --app-root . start
+	@cp -r conf/prometheus conf/grafana cluster && cp conf/cluster/volcache.json cluster/prometheus
+	@sed -i 's,http://prometheus:,http://127.0.0.1:,; s,/etc/grafana/dashboards,cluster/grafana,' \
+		cluster/grafana/provisioning/*/*.yml
+	@echo "nginx: http://127.0.0.1:$(NGINX_PORT)/ instances: http://127.0.0.1:1234/-/ to 1236"
+	@echo "Prometheus: $(if $(filter prometheus,$(MONITORS)),http://127.0.0.1:9090/,not installed);" \
+		"Grafana: $(if $(filter grafana,$(MONITORS)),http://127.0.0.1:3000/,not installed)"
+	@exec $(BIN)/honcho --procfile conf/cluster/Procfile --app-root . start \
+		disk1 disk2 disk3 memcached nginx $(MONITORS)
 
 check: ## lint, types and the fast unit tests, for use while editing: 20 seconds
 	@echo "make check: without processes, servers and random runs; make test has them"

@@ -2,30 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
-from support.program import Ended, ended
-
-MAKEFILE = Path(__file__).parents[1] / "Makefile"
-# In place of Python: prints the settings and the arguments.
-PRINT = """#!/bin/sh
-env | grep ^VOLCACHE_ | sort
-echo "$@"
-"""
-
-
-def make(folder: Path, *words: str, **environ: str) -> Ended:
-    """Run make with stand-ins for the installation and for Python."""
-    for name, text in (("tools/setup.sh", "#!/bin/sh\n"), (".venv/bin/python", PRINT)):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
-    shutil.copy(MAKEFILE, folder)
-    environ["PATH"] = os.environ["PATH"]
-    return ended(["make", "--no-print-directory", *words], environ, folder)
+from support.make import make
 
 
 def test_settings_of_make_run_are_passed(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from volcache.memcache.service import KEY_BYTES_MAX, Service, ValueLimits
 from volcache.memcache.statistics import ServerFacts, ServerStatistics
 from volcache.memory import default_body_memory
 from volcache.monitoring.commands import CommandStats
+from volcache.monitoring.history import History
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
 from volcache.monitoring.status_line import StatusLine
@@ -155,6 +156,7 @@ class _Core(NamedTuple):
     readers: Readers
     syncer: PeriodicSync | None
     status: Monitor
+    history: History
     refusals: Refusals
     draining: threading.Event
     connections: int  # that each protocol may have
@@ -188,7 +190,15 @@ def _open_core(config: Config, outside: _Outside, closing: ExitStack) -> _Core:
     is_shared = addresses.http and addresses.memcache
     connections = connections_max() // (2 if is_shared else 1)
     return _Core(
-        outside, cache, readers, syncer, status, refusals, draining, connections
+        outside,
+        cache,
+        readers,
+        syncer,
+        status,
+        History(status),
+        refusals,
+        draining,
+        connections,
     )
 
 
@@ -349,6 +359,7 @@ def _open_http(
     admin = Admin(
         core.cache,
         status=core.status,
+        history=core.history,
         refusals=core.refusals,
         key_size=config.max_key_size,
         metrics_volumes=config.metrics_volumes,
@@ -393,12 +404,13 @@ def _open_front(config: Config, core: _Core, app: App, log: AccessLog | None) ->
 
 def _start_pulse(config: Config, parts: _Parts) -> None:
     """Let the loop keep recent numbers, and tell the service manager how it is."""
-    beat, front, status = _heartbeat(config, parts), parts.front, parts.core.status
+    beat, front, core = _heartbeat(config, parts), parts.front, parts.core
 
     def pulse() -> None:
         if front is not None:
             front.loops.flush()
-        status.beat()
+        core.status.beat()
+        core.history.beat()
         if beat is not None:
             beat.beat()
 

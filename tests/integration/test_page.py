@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from support.stats_server import (
     empty_stats,
     hot_tier,
     memcache,
+    now_seconds,
     two_rings,
     volume,
 )
@@ -93,6 +95,21 @@ def test_numbers_follow_the_load(server: Page) -> None:
     assert "75.0 % to 75.0 %" in chart
     add_reads(server.stats, 9000, 0)
     tab.wait_for("hit-big", "97.5 %", is_hasty=False)
+    assert tab.complaints == []
+
+
+def test_charts_begin_with_the_history_of_the_instance(server: Page) -> None:
+    """Half of the reads were misses, half an hour ago."""
+    stats, now = server.stats, now_seconds()
+    stats["started"] = now - 3600
+    for seconds in range(1800, 0, -30):
+        add_reads(stats, 50, 50)
+        server.history.append({**deepcopy(stats), "now": now - seconds})
+    tab = server.look()
+    chart = tab.page.get_attribute("#chart-hits", "aria-label") or ""
+    assert chart.startswith("Reads by source over 1 h 0 min: disk ")
+    assert "50.0 % to 50.0 %" in chart
+    assert tab.page.evaluate("document.getElementById('chart-rates').getBBox().width")
     assert tab.complaints == []
 
 
@@ -371,8 +388,8 @@ def test_table_of_very_many_volumes_is_shown_in_parts(server: Page) -> None:
     store = server.stats["store"]
     store["active"]["write_position"] = VOLUME_SIZE // 4
     tab.wait_for("active-sub", "25.0 % written")
-    assert server.asked[1] == "/-/stats"
-    assert set(server.asked[2:]) == {"/-/stats?volumes=0"}
+    assert server.asked[1:3] == ["/-/stats", "/-/history"]
+    assert set(server.asked[3:]) == {"/-/stats?volumes=0"}
     assert tab.complaints == []
 
 

@@ -10,6 +10,7 @@ from support.wsgi_client import Client
 from volcache.cache import Cache
 from volcache.hot.tier import HotStats
 from volcache.monitoring.commands import CommandStats
+from volcache.monitoring.history import History
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
 from volcache.settings import DEFAULTS, visible_settings
@@ -51,6 +52,7 @@ def watch_tiered(store: Store, requests: RequestStats | None = None) -> Monitor:
     return watch(store, requests, cache=Cache(store, tier), commands=commands)
 
 
-def operator_of(monitor: Monitor, *, metrics_volumes: bool = False) -> Client:
+def operator_of(monitor: Monitor, **more: Any) -> Client:
     """Return a client of the instance, for requests under `/-/`."""
-    return Client(FakeCache(), status=monitor, metrics_volumes=metrics_volumes)
+    more.setdefault("history", History(monitor))
+    return Client(FakeCache(), status=monitor, **more)

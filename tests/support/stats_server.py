@@ -225,6 +225,7 @@ class StatsServer:
     def __init__(self, stats: dict[str, Any]) -> None:
         """Choose a port; do not listen yet."""
         self.stats = stats
+        self.history: list[dict[str, Any]] = []
         self.answer: tuple[int, bytes] | None = None
         self.told: list[str] = []
         self.reply = (200, "done")
@@ -291,6 +292,8 @@ class StatsServer:
         if target == "/-/":
             _, headers, (body,), _ = page_response()
             status = 200
+        elif path == "/-/history":
+            status, body = 200, json.dumps(self.history).encode()
         elif path == "/-/stats":
             status, body = self.answer or (200, self.encoded(query))
         fields = {**dict(headers), "Content-Length": str(len(body))}

@@ -11,6 +11,7 @@ from volcache.http.admin import Admin
 from volcache.http.app import App, RequestLimits
 from volcache.http.responses import format_date
 from volcache.keys import Query
+from volcache.monitoring.history import History
 from volcache.monitoring.snapshot import Monitor
 
 KEY_SIZE_MAX: Final = 20
@@ -54,6 +55,7 @@ class Client:
         admin_token: str = "",
         admin_hosts: Sequence[str] = (),
         status: Monitor | None = None,
+        history: History | None = None,
         metrics_volumes: bool = False,
         query: Query = "ignore",
     ) -> None:
@@ -74,6 +76,7 @@ class Client:
                 token=admin_token,
                 hosts=admin_hosts,
                 status=status,
+                history=history,
                 metrics_volumes=metrics_volumes,
             ),
             clock=lambda: self.now_ms * 1_000_000,

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from volcache.cache import Cache
     from volcache.http.responses import Response
+    from volcache.monitoring.history import History
     from volcache.monitoring.snapshot import Monitor
 
 ALLOW: Final = ("Allow", "GET, HEAD, OPTIONS")
@@ -57,6 +58,7 @@ _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 _OPEN: Final = frozenset({"/-/healthy", "/-/ready", "/-/metrics"})
 _HOST: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]*)?")
 _SHOWN_MAX: Final = 100
+_JSON: Final = "application/json; charset=utf-8"
 _STALL_SECONDS_MAX: Final = 30.0
 
 
@@ -70,6 +72,7 @@ class Admin:
         token: str = "",
         hosts: Sequence[str] = (),
         status: Monitor | None = None,
+        history: History | None = None,
         refusals: Refusals | None = None,
         limit: GuessLimit | None = None,
         key_size: int = 1024,
@@ -86,6 +89,7 @@ class Admin:
             hosts: Names under which the paths are answered, besides localhost.
             status: Source of the statistics and of the readiness. Without it there are
                 no statistics, and the instance is ready while the disk can be read.
+            history: Of the statistics; without it there is no such path.
             refusals: Counts and logs requests without the token.
             limit: Of wrong tokens.
             key_size: The longest key that is accepted.
@@ -117,6 +121,8 @@ class Admin:
             metrics = MetricsRenderer(partial(status.snapshot, volumes=metrics_volumes))
             self._readers["/-/stats"] = partial(_stats, status)
             self._readers["/-/metrics"] = partial(_metrics, metrics)
+        if history:
+            self._readers["/-/history"] = partial(_history, history)
 
     def set_access(self, token: str, hosts: Sequence[str]) -> None:
         """Take over another token and other names from now on."""
@@ -222,12 +228,13 @@ def _stats(status: Monitor, environ: WSGIEnvironment) -> Response:
             " volumes, and 1, with it",
         )
     snapshot = status.snapshot(volumes=wanted == ["1"])
-    return _data_response(
-        environ,
-        "application/json; charset=utf-8",
-        encode_stats(snapshot),
-        vary="Accept-Encoding",
-    )
+    body = encode_stats(snapshot)
+    return _data_response(environ, _JSON, body, vary="Accept-Encoding")
+
+
+def _history(history: History, environ: WSGIEnvironment) -> Response:
+    body = history.encoded()
+    return _data_response(environ, _JSON, body, vary="Accept-Encoding")
 
 
 def _metrics(metrics: MetricsRenderer, environ: WSGIEnvironment) -> Response:
