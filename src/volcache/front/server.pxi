@@ -255,7 +255,8 @@ cdef class Server:
             vc_news_wait(&self.state.news, timeout_ns)
 
     def set_ready(self):
-        self.state.is_ready = self.store_stats.is_disk_good
+        # As an int: clang compares no _Atomic(bool) with a cast of one.
+        self.state.is_ready = <bint>self.store_stats.is_disk_good
 
     def flush(self):
         with self.taking:
