@@ -289,7 +289,9 @@ def test_client_wheel_is_installed_on_any_platform_and_needs_nothing(
         for path in tracked()
         if path.startswith("src/volcache_client/")
     }
-    assert names == {name for name in modules if name.endswith((".py", "py.typed"))}
+    assert names == {
+        name for name in modules if name.endswith((".py", ".pyi", ".typed"))
+    }
     assert found.get_all("Requires-Dist") is None
     assert found["Requires-Python"] == PROJECT["requires-python"]
     # A folder that had nothing in it has the clients.

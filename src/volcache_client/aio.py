@@ -1,407 +1,281 @@
-"""The client for asyncio. `tools/make_client.py` makes `client.py` of this file."""
+"""
+The client for asyncio: what performs the steps of its methods.
+
+Tasks may be cancelled at any point: a request in work is ended with its connection, the
+operation is counted as an error, and a lease is given back by a task in the background,
+which `close` waits for.
+"""
 
 from __future__ import annotations
 
-import math
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, ParamSpec, TypeVar, overload
+import asyncio
+import warnings
+import weakref
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, overload
 
-from volcache_client.base import BaseReader
-from volcache_client.errors import NodeError
-from volcache_client.making import Making
-from volcache_client.memo import AsyncCachedFunction, memoized
-from volcache_client.task_client import TaskClient
+from volcache_client.aio_transport import TaskDriver
+from volcache_client.errors import ClientUsageError
+from volcache_client.methods import AsyncMethods
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine
     from typing import Unpack
 
     from volcache_client.core import Source
-    from volcache_client.keys import Key, Ttl
-    from volcache_client.messages import Item, Stat
-    from volcache_client.options import OptionArguments
+    from volcache_client.making import Making
+    from volcache_client.many import Many
+    from volcache_client.messages import Operation
+    from volcache_client.operations import Operations
+    from volcache_client.options import OptionArguments, Options
     from volcache_client.serializers import ValueSerializer
 
 K = TypeVar("K", bound="str | bytes")
-P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
 
+# The flights in which the current task is: those that wait for it.
+_inside: ContextVar[frozenset[_TaskFlight[Any]]] = ContextVar(
+    "volcache_flights", default=frozenset()
+)
 
-class AsyncClient(TaskClient[V]):
-    """
-    A client of one URL or of many nodes; used by all tasks of one event loop.
 
-    It is closed by `close`, or by leaving `async with`.
+class _TaskFlight(Generic[V]):
+    """A value that a task makes, while at least one caller waits for it."""
 
-    A key is str, as UTF-8, or bytes. `ttl` is in seconds; None: `default_ttl` of the
-    options; `math.inf`: no expiry.
+    def __init__(self, steps: Coroutine[object, object, V]) -> None:
+        self.callers = 0  # How many wait for it.
+        self.task: Final = asyncio.create_task(self._run(steps))
+        # Without a caller, its error is not reported as one that nobody has seen.
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    All methods that ask a node raise, besides what is listed with them:
-        CacheError: See `errors.py` and the option `on_error`.
-        InvalidKeyError: The service has no such key.
-        ClientUsageError: The client is closed, or is used from another event loop.
-    """
+    async def _run(self, steps: Coroutine[object, object, V]) -> V:
+        _inside.set(_inside.get() | {self})
+        return await steps
 
-    @overload
-    def __init__(
-        self: AsyncClient[bytes],
-        nodes: Source,
-        *,
-        serializer: None = None,
-        **options: Unpack[OptionArguments],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: AsyncClient[Any],
-        nodes: Source,
-        *,
-        serializer: Literal["json", "pickle", "msgpack"],
-        **options: Unpack[OptionArguments],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        nodes: Source,
-        *,
-        serializer: ValueSerializer[V],
-        **options: Unpack[OptionArguments],
-    ) -> None: ...
-    def __init__(self, nodes: Source, **options: Any) -> None:
+    @property
+    def is_inside(self) -> bool:
+        """Whether this flight waits for the current task."""
+        return self in _inside.get()
+
+    async def wait(self) -> V:
+        """Return the value; the task is cancelled with the last one that waits."""
+        self.callers += 1
+        try:
+            await asyncio.wait([self.task])  # Unlike `await task`, it cannot cancel it.
+            return self.task.result()
+        finally:
+            self.callers -= 1
+            if not self.callers and not self.task.done():
+                self.task.cancel()
+                await asyncio.wait([self.task])
+
+
+async def _until_end(client: weakref.ref[AsyncClient[Any]]) -> AsyncGenerator[None]:
+    """Close what is open of a client when the loop ends."""
+    try:
+        yield
+    finally:
+        found = client()
+        if found is not None:
+            await found._end()  # noqa: SLF001 - Of this module.
+
+
+class AsyncClient(AsyncMethods[V]):  # noqa: D101 - As of its methods.
+    __doc__ = AsyncMethods.__doc__
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: AsyncClient[bytes],
+            nodes: Source,
+            *,
+            serializer: None = None,
+            **options: Unpack[OptionArguments],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: AsyncClient[Any],
+            nodes: Source,
+            *,
+            serializer: Literal["json", "pickle", "msgpack"],
+            **options: Unpack[OptionArguments],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self,
+            nodes: Source,
+            *,
+            serializer: ValueSerializer[V],
+            **options: Unpack[OptionArguments],
+        ) -> None: ...
+        def __init__(self, nodes: Source, **options: Any) -> None: ...
+
+    def _make_driver(self, options: Options) -> TaskDriver:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closer: AsyncGenerator[None] | None = None
+        self._driver = TaskDriver(options)
+        self._flights: dict[bytes, _TaskFlight[V]] = {}
+        self._renewing: set[asyncio.Task[None]] = set()
+        return self._driver
+
+    async def close(self) -> None:
         """
-        Open no connection yet.
+        Close all connections; it may be called again.
 
-        Args:
-            nodes: One address, such as "http://127.0.0.1:8080"; a list of them, with
-                weights; the path of such a list; or a function that returns one.
-            options: See `Options`; and `serializer`, of values; None: they are bytes.
-
-        Raises:
-            InvalidArgumentError: One is wrong; the text says what is allowed.
+        What makes a value for `get_or_set` is cancelled, and operations that are not
+        complete raise `ClientUsageError`.
         """
-        super().__init__(nodes, **options)
+        self._is_closed = True
+        await self._end()
+        if self._closer is not None:
+            await self._closer.aclose()
 
-    # --- Reading ------------------------------------------------------------------
-
-    @overload
-    async def get(
-        self, key: Key, default: None = None, *, touch: Ttl = None
-    ) -> V | None: ...
-    @overload
-    async def get(self, key: Key, default: T, *, touch: Ttl = None) -> V | T: ...
-    async def get(
-        self, key: Key, default: T | None = None, *, touch: Ttl = None
-    ) -> V | T | None:
-        """Return the value of a key; the default for a miss. `touch`: its new `ttl`."""
-        core = self._core
-        steps = core.get(key) if touch is None else core.get_and_touch(key, touch)
-        found = await self._run(steps)
-        return default if found is None else found[0]
-
-    async def exists(self, key: Key) -> bool:
-        """Return whether there is a value, which is not read."""
-        return await self._run(self._core.stat(key)) is not None
-
-    async def ttl(self, key: Key) -> float | None:
-        """Return the seconds until a value expires; `math.inf`: never; None: a miss."""
-        found = await self._run(self._core.stat(key))
-        return None if found is None else math.inf if found.ttl is None else found.ttl
-
-    async def get_item(self, key: Key) -> Item[V] | None:
-        """Return the value of a key and what is known of it; None for a miss."""
-        return await self._run(self._core.get_item(key))
-
-    async def get_many(self, keys: Iterable[K]) -> dict[K, V]:
-        """
-        Return the values of those keys that are found, by the keys as they are given.
-
-        The requests are sent in a row to each node, at the same time to all nodes. All keys
-        are tried; then the error of the first one that failed is raised.
-        """
-        found = await self._many(self._core.get_many(keys))
-        return {key: value for key, (value,) in found.items()}
-
-    async def stat(self, key: Key) -> Stat | None:
-        """Return what is known of a value, which is not read; None for a miss."""
-        return await self._run(self._core.stat(key))
-
-    @asynccontextmanager
-    async def stream(self, key: Key) -> AsyncIterator[AsyncReader | None]:
-        """
-        Open a value to read it in parts, as bytes, without the serializer.
-
-        It holds a connection until the end of the block. `timeout` applies between two
-        parts, not to the whole.
-
-        Yields:
-            A reader; None for a miss.
-
-        Example:
-            async with client.stream("large") as reader:
-                if reader is not None:
-                    async for part in reader:
-                        file.write(part)
-        """
-        streamed = await self._run(self._core.stream(key))
-        if streamed is None:
-            yield None
+    async def _end(self) -> None:
+        """Close all connections; the client may begin again in another loop."""
+        loop, self._loop = self._loop, None
+        if loop is None:
             return
+        if loop is not asyncio.get_running_loop():
+            self._driver.abandon(loop)
+            return
+        flights = [flight for flight in self._flights.values() if not flight.is_inside]
+        making = {flight.task for flight in flights} | self._renewing
+        making.discard(asyncio.current_task())
+        for task in making:
+            task.cancel()
+        while making := {
+            task for task in making | self._driver.finishing if not task.done()
+        }:
+            await asyncio.wait(making)
+        await self._driver.close()
+
+    async def __aenter__(self) -> Self:
+        self._enter()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        loop = getattr(self, "_loop", None)  # None also if an option was wrong.
+        if loop is not None and self._driver.abandon(loop):
+            warnings.warn(
+                "an AsyncClient was not closed; use `async with` or `await client.close()`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+    # --- Steps --------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        """
+        Bind the client to the running loop, the first time.
+
+        Raises:
+            ClientUsageError: It is closed, or belongs to another loop.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._is_closed:
+            raise ClientUsageError("the client is closed")
+        if self._loop is not None and not self._loop.is_closed():
+            raise ClientUsageError(
+                "the client belongs to another event loop, which has not ended; use one"
+                " client for each loop"
+            )
+        self._begin(loop)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Belong to a loop until it ends; nothing of one before it is left."""
+        self._driver.begin_again()
+        self._flights, self._renewing = {}, set()
+        self._loop = loop
+        # A loop that ends closes its generators: the connections end with it, in order.
+        self._closer = _until_end(weakref.ref(self))
+        with suppress(StopIteration):
+            self._closer.__anext__().send(None)
+
+    @property
+    def _opened(self) -> Operations[V]:
+        self._enter()
+        return self._core
+
+    # --- Many at once, and making -------------------------------------------------------
+
+    async def _many(self, many: Many[K, T]) -> dict[K, T]:
+        """Perform the steps for all nodes at the same time; return the results."""
+        await asyncio.gather(*await many.by_node())
+        return many.results()
+
+    async def _make_once(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
+        """
+        Return the result of an operation, of this or of another task.
+
+        A task that is cancelled does not end it for the others; when all that wait are
+        cancelled, it is cancelled as well.
+        """
+        has_waited = False
+        while True:
+            flight = self._flights.get(stored)
+            if flight is None or not flight.callers:
+                return await self._lead(stored, call)
+            if flight.is_inside:
+                raise ClientUsageError(
+                    f"get_or_set of {stored!r} within its own make would wait for itself"
+                )
+            if not has_waited:
+                has_waited = True
+                self._core.counters.making("waits")
+            try:
+                return self._core.copied(await flight.wait())
+            except asyncio.CancelledError:
+                self._check_cancelled(flight)
+
+    async def _lead(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
+        """Make a value in a task of its own, so that no caller ends it for the others."""
+        flight = self._flights[stored] = _TaskFlight(call())
+
+        def ended(_: object) -> None:
+            if self._flights.get(stored) is flight:
+                del self._flights[stored]
+
+        flight.task.add_done_callback(ended)
         try:
-            yield AsyncReader(self._core, streamed)
-        finally:
-            streamed.body.close()
-
-    # --- Writing ------------------------------------------------------------------
-
-    async def set(
-        self, key: Key, value: V, ttl: Ttl = None, *, content_type: str | None = None
-    ) -> str | None:
-        """Store a value; return its ETag, None if it was dropped."""
-        return await self._run(self._core.set("set", key, value, ttl, content_type))
-
-    async def set_many(self, values: Mapping[K, V], ttl: Ttl = None) -> dict[K, str]:
-        """Store values, as `get_many`; return the ETags of those that were stored."""
-        return await self._many(self._core.set_many(values, ttl))
-
-    async def set_file(
-        self,
-        key: Key,
-        source: str | os.PathLike[str] | BinaryIO,
-        ttl: Ttl = None,
-        *,
-        content_type: str | None = None,
-    ) -> str | None:
-        """
-        Store a file, without the serializer; return its ETag, None if it was dropped.
-
-        It is not in memory as a whole. `timeout` applies to each part that is sent.
-
-        Args:
-            key: Of the value.
-            source: A path; or a file opened as binary, which is read from its position,
-                stays open, and must not be used meanwhile.
-            ttl: Seconds.
-            content_type: Default: application/octet-stream.
-
-        Raises:
-            InvalidArgumentError: It is not a binary file, or became shorter meanwhile.
-            OSError: It cannot be read.
-        """
-        return await self._run(self._core.set_file(key, source, ttl, content_type))
-
-    async def add(
-        self, key: Key, value: V, ttl: Ttl = None, *, content_type: str | None = None
-    ) -> str | None:
-        """Store a value if there is none; return its ETag, None if there is one."""
-        return await self._run(self._core.set("add", key, value, ttl, content_type))
-
-    async def replace(
-        self, key: Key, value: V, ttl: Ttl = None, *, content_type: str | None = None
-    ) -> str | None:
-        """Store a value if there is one; return its ETag, None if there is none."""
-        return await self._run(self._core.set("replace", key, value, ttl, content_type))
-
-    async def cas(
-        self,
-        key: Key,
-        value: V,
-        etag: str,
-        ttl: Ttl = None,
-        *,
-        content_type: str | None = None,
-    ) -> str | None:
-        """Store a value if that with the ETag is stored; return its ETag, else None."""
-        steps = self._core.set("cas", key, value, ttl, content_type, etag)
-        return await self._run(steps)
-
-    async def touch(self, key: Key, ttl: Ttl = None) -> bool:
-        """
-        Let a value expire at another time; return whether there is one.
-
-        It is read and stored again, unless it changes meanwhile; `incr` and `decr` as well.
-
-        Raises:
-            ConflictError: It has changed 16 times meanwhile.
-        """
-        return bool(await self._run(self._core.touch(key, ttl)))
-
-    expire = touch
-
-    async def incr(
-        self, key: Key, delta: int = 1, *, initial: int | None = None, ttl: Ttl = None
-    ) -> int | None:
-        """
-        Add to a number of 64 bits, stored as ASCII digits; it starts again at 2**64.
-
-        Args:
-            key: Of the number.
-            delta: What is added.
-            initial: Stored and returned if there is no number; None: nothing is stored.
-            ttl: Of `initial`; the time to live of a number that is there stays.
-
-        Returns:
-            The number; None if there is none.
-
-        Raises:
-            InvalidArgumentError: An argument is wrong, or the value is not a number.
-            ConflictError: It has changed 16 times meanwhile.
-        """
-        return await self._run(self._core.incr(key, delta, initial, ttl))
-
-    async def decr(
-        self, key: Key, delta: int = 1, *, initial: int | None = None, ttl: Ttl = None
-    ) -> int | None:
-        """Subtract from a number, which stops at 0; otherwise as `incr`."""
-        return await self._run(self._core.incr(key, delta, initial, ttl, sign=-1))
-
-    async def append(self, key: Key, data: bytes) -> int | None:
-        """Add bytes to the end of a value; return its size, None if there is none."""
-        return await self._run(self._core.append(key, data))
-
-    async def pop(self, key: Key, *default: T) -> V | T:
-        """
-        Remove a value and return it; of several callers one has it.
-
-        Raises:
-            KeyError: There is none, and no default.
-        """
-        for value in await self._run(self._core.pop(key)) or default:
-            return value
-        raise KeyError(key)
-
-    @asynccontextmanager
-    async def lock(
-        self, key: Key, ttl: Ttl, *, wait: float = 0.0
-    ) -> AsyncIterator[int]:
-        """
-        Hold a lock, between all processes, until the end of the block or for `ttl`.
-
-        Yields:
-            A token, above those of all that held it before: what the lock protects can
-            refuse a lower one, of a process that was too slow.
-
-        Raises:
-            ConflictError: Another one holds it, also after `wait` seconds.
-            CacheError: An outage, with any `on_error`.
-        """
-        held = await self._run(self._core.acquire(key, ttl, wait))
-        try:
-            yield held.token
-        finally:
-            await self._run(self._core.release(held))
-
-    async def delete(self, key: Key, etag: str | None = None) -> bool:
-        """Remove a value, that with the ETag if given; return whether it was stored."""
-        return bool(await self._run(self._core.delete(key, etag)))
-
-    async def delete_many(self, keys: Iterable[Key]) -> int:
-        """Remove values, as `get_many`; return how many there were."""
-        return sum((await self._many(self._core.delete_many(keys))).values())
-
-    async def purge(self, prefix: Key) -> None:
-        """
-        Make everything stored so far under a prefix a miss, on all nodes.
-
-        Raises:
-            InvalidArgumentError: The prefix is empty, or there is no `admin_token`.
-            CacheError: The first error of a node, with any `on_error`; all were asked.
-        """
-        await self._run(self._core.purge(prefix))
-
-    async def clear(self) -> None:
-        """Make everything under the prefix of the client a miss, or all; see `purge`."""
-        await self._run(self._core.purge(None))
-
-    # --- Making what is missing ---------------------------------------------------
-
-    async def get_or_set(
-        self,
-        key: Key,
-        make: Callable[[], Awaitable[V] | V],
-        ttl: Ttl = None,
-        *,
-        stale: float = 0.0,
-    ) -> V:
-        """
-        Return the value of a key; make and store it if there is none.
-
-        Of all callers, also of other processes, one makes it, and the others wait; see
-        `lease_seconds` of `Options`. It is returned also if it cannot be stored. What
-        `make` raises is raised for all callers of this process that wait.
-
-        Args:
-            key: Of the value.
-            make: Returns the value.
-            ttl: Seconds.
-            stale: Seconds for which an expired value is still returned, while one of all
-                callers renews it in the background. Other methods read it for that time
-                like any value. An error of the renewal is logged.
-
-        Raises:
-            ClientUsageError: `make` calls this for the key that it makes.
-        """
-        making = Making(self._core, key, make, ttl, stale)
-        found = await self._run(making.find())
-        if found is None:
-            return await self._make_once(making.stored, making.make)
-        if making.is_stale(found):
-            self._renew(making)
-        return found.value
-
-    def memoize(
-        self,
-        ttl: Ttl = None,
-        *,
-        key: Callable[..., Key] | None = None,
-        prefix: str | None = None,
-        stale: float = 0.0,
-    ) -> Callable[[Callable[P, Awaitable[V]]], AsyncCachedFunction[P, V]]:
-        """
-        Return a decorator for a function whose results are kept, as by `get_or_set`.
-
-        Args:
-            ttl: Seconds.
-            key: Returns the key for the arguments of a call. For a method it is called
-                with the instance first. None: see `CallKeys`.
-            prefix: In the place of module and name of the function in its keys.
-            stale: See `get_or_set`.
-
-        Raises:
-            InvalidArgumentError: An argument is wrong, the function is one for the other
-                client, or its name is not its own. Also for `@memoize` without
-                parentheses.
-
-        Example:
-            @client.memoize(ttl=60)
-            async def thumbnail(name: str, width: int) -> bytes: ...
-
-            await thumbnail("a.jpg", 100)
-            await thumbnail.forget("a.jpg", 100)
-        """
-        return memoized(self.get_or_set, self.delete, ttl, stale, key, prefix)
-
-
-class AsyncReader(BaseReader):
-    """A value that is read in parts, by one task at a time; see `AsyncClient.stream`."""
-
-    async def read(self, size: int = -1) -> bytes:
-        """
-        Return up to `size` bytes, less only at the end; with -1 all that are left.
-
-        Raises:
-            NodeError: The value ends before its size, with any `on_error`; what was read
-                is not complete.
-            ClientUsageError: The block of `stream` has ended.
-        """
-        try:
-            part: bytes = await self._body.read(None if size < 0 else size)
-        except NodeError as error:
-            self._failed(error)
+            return await flight.wait()
+        except asyncio.CancelledError:
+            self._check_cancelled(flight)
             raise
-        return part
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield all parts that are left."""
-        while part := await self.read(1 << 16):
-            yield part
+    def _check_cancelled(self, flight: _TaskFlight[V]) -> None:
+        """
+        Return if not this task, but the one that it waited for, was cancelled.
+
+        Raises:
+            CancelledError: It was this task.
+            ClientUsageError: `close` has cancelled what it waited for.
+        """
+        task = asyncio.current_task()
+        if not flight.task.cancelled() or (task is not None and task.cancelling()):
+            raise  # noqa: PLE0704 - Called by an `except`.
+        if self._is_closed:
+            raise ClientUsageError("the client was closed before the value was made")
+
+    def _renew(self, making: Making[V]) -> None:
+        """Renew a value in a task of its own, unless one does."""
+        renewals = self._renewals
+        if not renewals.begin(making.stored):
+            return
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._renewing.discard(task)
+            error = None if task.cancelled() else task.exception()
+            renewals.ended(making.stored, error)
+
+        task = asyncio.create_task(making.renew())
+        self._renewing.add(task)
+        task.add_done_callback(ended)

@@ -1,5 +1,5 @@
 """
-Connections of the client for asyncio: a protocol that ends at deadlines.
+Connections of the client for asyncio: a protocol that ends at deadlines, and its pool.
 
 A small exchange has one future, no task, and no timer of its own.
 """
@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import socket
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from volcache_client.connections import resolve
-from volcache_client.http1 import RECEIVE_BYTES, BadAnswerError
+from volcache_client.connections import is_readable, resolve, tls_context
+from volcache_client.errors import ClientUsageError
+from volcache_client.exchanges import CLOSED, UNCHECKED_SECONDS, HttpPool
+from volcache_client.http1 import (
+    RECEIVE_BYTES,
+    BadAnswerError,
+    connect_error,
+)
 from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterator
 
+    from volcache_client.errors import CacheError
+    from volcache_client.http1 import HttpExchange
     from volcache_client.nodes import Address
-    from volcache_client.pipelines import Exchange
+    from volcache_client.options import Options
 
 # Seconds for which a connection that is not used is kept: half as long as the service and
 # nginx keep it, so that they do not close it while a request is on its way.
@@ -37,6 +45,7 @@ _LOOKUPS_MAX: Final = 4  # Names that are resolved at the same time, for all cli
 _AHEAD_BYTES: Final = 1 << 17
 # Blocks of a file that are read at a time, 1 MiB: a thread costs more than a block.
 _BLOCKS: Final = 16
+_BUFFER_BYTES: Final = 1 << 18
 
 
 class AsyncConnection(asyncio.BufferedProtocol):
@@ -59,48 +68,54 @@ class AsyncConnection(asyncio.BufferedProtocol):
             buffer: What is received; for all connections of the loop. asyncio would map
                 and unmap 256 KiB for each small answer.
         """
+        self.until = 0.0
+        self.is_by_part = False
+        self.is_open = False
+        self.ended: Final[asyncio.Future[None]] = loop.create_future()
         self._loop: Final = loop
         self._buffer: Final = buffer
         self._transport: asyncio.Transport
-        self._readable: Final = select.poll()
-        self.is_open = False
-        self.ended: Final[asyncio.Future[None]] = loop.create_future()
-        self._exchange: Exchange | None = None
+        self._seconds = 0.0
+        self._exchange: HttpExchange | None = None
         self._error: Exception | None = None  # Why it was closed.
-        self._deadline: Callable[[], float] = float
         self._wanted = 0
         # Who waits looks again when anything has changed.
         self._waiter: asyncio.Future[None] | None = None
         self._is_writing_paused = False
-        # A timer that is too early is set again when it fires: most exchanges set none.
-        self._until = _NEVER
+        # When it ends. A timer that is too early is set again when it fires: most exchanges
+        # set none.
+        self._ends_at = _NEVER
         self._timer: asyncio.TimerHandle | None = None
 
     # --- What the caller does -----------------------------------------------------
 
-    async def send(self, exchange: Exchange, deadline: Callable[[], float]) -> None:
-        """Send a request; see `HttpConnection`."""
+    def start(self, exchange: HttpExchange, until: float, seconds: float) -> None:
+        """Send the first part; see `HttpConnection`."""
         self._exchange = exchange
-        self._deadline = deadline
+        self.until, self._seconds, self.is_by_part = until, seconds, False
         self._transport.write(exchange.first_part())
-        exchange.is_sent = exchange.is_short
-        if not exchange.is_sent:
-            await self._send_rest(exchange)
+        exchange.is_sent = True
 
-    async def _send_rest(self, exchange: Exchange) -> None:
+    async def send_rest(self, exchange: HttpExchange) -> None:
+        """Send the rest; see `HttpConnection`."""
+        exchange.is_sent = False
         parts = exchange.more_parts()
         is_last = False
         while not is_last:
             found = await self._next_parts(exchange, parts)
             is_last = len(found) < _BLOCKS
             for part in found:
-                self._end_at(self._deadline())
+                if exchange.is_by_part:
+                    self.until = self._loop.time() + self._seconds
+                self._end_at(self.until)
                 self._transport.write(part)
                 while self._is_writing_paused and not self._is_answered(exchange):
                     await self._change()
                 if self._is_answered(exchange):
                     return
         exchange.is_sent = not self._is_answered(exchange)
+        if exchange.is_by_part:
+            self.until = self._loop.time() + self._seconds
 
     async def receive(self, wanted: int) -> None:
         """Receive a part of the answer; see `HttpConnection`."""
@@ -110,16 +125,17 @@ class AsyncConnection(asyncio.BufferedProtocol):
         while not exchange.has(wanted):
             if self._error is not None:
                 raise self._error
-            self._end_at(self._deadline())
+            self._end_at(self.until)
             if not self._transport.is_reading():
                 self._transport.resume_reading()
             await self._change()
-        self._until = _NEVER
+        self._ends_at = _NEVER
 
     def keep(self) -> None:
         """Close it after a while, unless it is used again."""
-        self._exchange, self._deadline = None, float
-        self._end_at(self._loop.time() + KEPT_SECONDS)
+        self._exchange = None
+        self.until = self._loop.time()  # When it was used last.
+        self._end_at(self.until + KEPT_SECONDS)
 
     @property
     def is_reusable(self) -> bool:
@@ -129,9 +145,12 @@ class AsyncConnection(asyncio.BufferedProtocol):
         # A server may answer before it has read a body.
         return is_done and not self._transport.get_write_buffer_size()
 
-    def is_in_step(self) -> bool:
-        """Whether it is open, and nothing was received that was not asked for."""
-        return self.is_open and not self._readable.poll(0)
+    def is_in_step(self, *, is_checked: bool = True) -> bool:
+        """See `HttpConnection`."""
+        if not is_checked and self._loop.time() - self.until < UNCHECKED_SECONDS:
+            return self.is_open
+        socket = self._transport.get_extra_info("socket")
+        return self.is_open and not is_readable(socket.fileno())
 
     def close(self, error: Exception | None = None) -> None:
         """Close it at once; who waits gets the error."""
@@ -145,18 +164,18 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     # --- Waiting ------------------------------------------------------------------
 
-    def _is_answered(self, exchange: Exchange) -> bool:
+    def _is_answered(self, exchange: HttpExchange) -> bool:
         """Whether the rest of a request need not be sent."""
-        return bool(exchange.status) or self._error is not None
+        return exchange.has(0) or self._error is not None
 
     async def _next_parts(
-        self, exchange: Exchange, parts: Iterator[bytes | memoryview]
+        self, exchange: HttpExchange, parts: Iterator[bytes | memoryview]
     ) -> list[bytes | memoryview]:
         """Return parts of a request; those of a file are read in a thread."""
         body = exchange.request.body
         if not isinstance(body, Upload):
             return list(parts)
-        self._until = _NEVER  # A slow disk is no failure of the node.
+        self._ends_at = _NEVER  # A slow disk is no failure of the node.
         reading = self._loop.run_in_executor(None, lambda: list(islice(parts, _BLOCKS)))
         try:
             while not reading.done() and not self._is_answered(exchange):
@@ -179,7 +198,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
             self._waiter.set_result(None)
 
     def _end_at(self, when: float) -> None:
-        self._until = when
+        self._ends_at = when
         if self._timer is not None:
             if self._timer.when() <= when:
                 return
@@ -188,10 +207,10 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     def _fired(self) -> None:
         self._timer = None
-        if self._until <= self._loop.time():
+        if self._ends_at <= self._loop.time():
             self.close(TimeoutError())
-        elif self._until < _NEVER:
-            self._end_at(self._until)
+        elif self._ends_at < _NEVER:
+            self._end_at(self._ends_at)
 
     # --- What the transport calls -------------------------------------------------
 
@@ -199,9 +218,6 @@ class AsyncConnection(asyncio.BufferedProtocol):
         """Begin; asyncio has set TCP_NODELAY."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self._transport = transport
-        self._readable.register(
-            transport.get_extra_info("socket").fileno(), select.POLLIN
-        )
         self.is_open = True
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
@@ -218,6 +234,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         if exchange is None or exchange.is_complete:
             self.close()
             return
+        count = len(exchange.answers)
         try:
             exchange.receive(data)
         except BadAnswerError as error:
@@ -227,8 +244,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
             self._wake()
             if exchange.buffered >= _AHEAD_BYTES and not exchange.is_complete:
                 self._transport.pause_reading()
-        elif self._waiter is not None:
-            self._until = self._deadline()
+        elif self.is_by_part or count != len(exchange.answers):
+            self.until = self._ends_at = self._loop.time() + self._seconds
 
     def eof_received(self) -> None:
         """Take the end of an answer, or of the connection."""
@@ -349,4 +366,101 @@ def _lookups() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_LOOKUPS_MAX, thread_name_prefix="volcache_client-names")
 
 
-os.register_at_fork(after_in_child=_lookups.cache_clear)
+if hasattr(os, "register_at_fork"):  # Not on Windows.
+    os.register_at_fork(after_in_child=_lookups.cache_clear)
+
+
+class AsyncPool(HttpPool[AsyncConnection]):
+    """
+    Connections to one node; used by the tasks of one loop; see `HttpPool`.
+
+    Tasks have what becomes free in the order in which they asked.
+
+    Attributes:
+        is_closed: Whether `close` was called.
+    """
+
+    def __init__(self, address: Address, options: Options) -> None:
+        """Open nothing yet; called within the loop."""
+        super().__init__(address, options)
+        self.is_closed = False
+        self._loop: Final = asyncio.get_running_loop()
+        self.clock = self._loop.time  # type: ignore[method-assign]
+        self._context: Final = tls_context(address, options.ssl_context)
+        self._buffer: Final = memoryview(bytearray(_BUFFER_BYTES))
+        self._waiting: Final[deque[asyncio.Future[AsyncConnection | None]]] = deque()
+        self._opening: Final[set[asyncio.Timeout]] = set()
+        # Until their transports have ended.
+        self._all: Final[set[AsyncConnection]] = set()
+
+    def error_of(self, error: OSError) -> CacheError:
+        """Return the error of the client for an exchange that failed."""
+        return ClientUsageError(CLOSED) if self.is_closed else super().error_of(error)
+
+    async def _wait(self, until: float) -> AsyncConnection | None:
+        turn: asyncio.Future[AsyncConnection | None] = self._loop.create_future()
+        self._waiting.append(turn)
+        try:
+            async with asyncio.timeout_at(until):
+                return await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._give(turn.result())  # It became free at the same moment.
+            if isinstance(error, TimeoutError):
+                raise self._is_full() from None
+            raise
+
+    async def open(self, until: float) -> AsyncConnection:
+        """Open a connection; see `HttpPool`."""
+        if self.is_closed:
+            raise ClientUsageError(CLOSED)
+        until = min(until, self._loop.time() + self._options.connect_timeout)
+        try:
+            async with asyncio.timeout_at(until) as limit:
+                self._opening.add(limit)
+                try:
+                    made = await connect(
+                        self._address, until, self._context, self._make
+                    )
+                finally:
+                    self._opening.discard(limit)
+        except (OSError, UnicodeError) as error:
+            if self.is_closed:
+                raise ClientUsageError(CLOSED) from error
+            raise connect_error(self.name, error) from error
+        self._all.add(made)
+        made.ended.add_done_callback(lambda _: self._ended(made))
+        return made
+
+    def _make(self) -> AsyncConnection:
+        return AsyncConnection(self._loop, self._buffer)
+
+    def _ended(self, connection: AsyncConnection) -> None:
+        self._all.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+            self._give(None)
+
+    def _give(self, connection: AsyncConnection | None) -> None:
+        if connection is not None:
+            connection.keep()
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(connection)
+                return
+        super()._give(connection)
+
+    def close(self) -> list[asyncio.Future[None]]:
+        """Close all; what is in work fails. Return what is done when they have ended."""
+        self.is_closed = True
+        self.retire()
+        for limit in self._opening:
+            if not limit.expired():
+                limit.reschedule(self._loop.time())
+        for turn in self._waiting:
+            if not turn.done():
+                turn.set_exception(ClientUsageError(CLOSED))
+        for connection in self._all:
+            connection.close()
+        return [connection.ended for connection in self._all]

@@ -11,14 +11,19 @@ from volcache_client.serializers import make_codec
 from volcache_client.threads import Renewals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Unpack
 
     from volcache_client.core import Core, Source
-    from volcache_client.messages import Driver, Stat
-    from volcache_client.metrics import Metrics
+    from volcache_client.making import Making
+    from volcache_client.many import Many
+    from volcache_client.messages import Driver, Operation, Stat
+    from volcache_client.metrics import Stats
     from volcache_client.operations import Streamed
     from volcache_client.options import Options
 
+K = TypeVar("K", bound="str | bytes")
+T = TypeVar("T")
 V = TypeVar("V")
 
 
@@ -32,7 +37,7 @@ class BaseClient(Generic[V]):
         serializer: object = None,
         **options: Unpack[OptionArguments],
     ) -> None:
-        """See `AsyncClient`."""
+        """See `AsyncMethods`."""
         checked = make_options(options)
         codec = make_codec(serializer, checked.signing_key)
         self._is_closed = False
@@ -46,13 +51,35 @@ class BaseClient(Generic[V]):
         raise NotImplementedError
 
     @property
+    def _opened(self) -> Operations[V]:
+        """
+        The operations, which may be used here and now.
+
+        Raises:
+            ClientUsageError: The client is closed, or belongs to another event loop.
+        """
+        return self._core
+
+    async def _many(self, many: Many[K, T]) -> dict[K, T]:
+        """Perform the steps for all nodes at the same time; return the results."""
+        raise NotImplementedError
+
+    async def _make_once(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
+        """Return the result of an operation, of this or of another thread or task."""
+        raise NotImplementedError
+
+    def _renew(self, making: Making[V]) -> None:
+        """Renew a value in the background, unless that is done already."""
+        raise NotImplementedError
+
+    @property
     def closed(self) -> bool:
         """Whether the client was closed."""
         return self._is_closed
 
-    def stats(self) -> Metrics:
+    def stats(self) -> Stats:
         """Return the numbers since the client was made; a forked child goes on counting."""
-        return self._core.metrics()
+        return self._core.stats()
 
     def __reduce__(self) -> NoReturn:
         name = type(self).__name__

@@ -1,403 +1,63 @@
-"""The client for threads; made by `tools/make_client.py` of `aio.py`: edit that."""
+"""
+The client for threads: the methods of `AsyncClient`, whose coroutines here never wait.
 
-from __future__ import annotations
+Its types are in `client.pyi`, which `tools/make_client.py` makes of `methods.py`.
+"""
 
-import math
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, ParamSpec, TypeVar, overload
+from functools import wraps
+from inspect import isasyncgenfunction, iscoroutinefunction, unwrap
 
 from volcache_client.base import BaseReader
-from volcache_client.errors import NodeError
-from volcache_client.making import Making
-from volcache_client.memo import SyncCachedFunction, memoized
+from volcache_client.exchanges import run
+from volcache_client.methods import AsyncMethods, AsyncReader
 from volcache_client.thread_client import ThreadClient
 
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Unpack
 
-    from volcache_client.core import Source
-    from volcache_client.keys import Key, Ttl
-    from volcache_client.messages import Item, Stat
-    from volcache_client.options import OptionArguments
-    from volcache_client.serializers import ValueSerializer
+class _Managed:
+    """A context manager of tasks, as one of threads."""
 
-K = TypeVar("K", bound="str | bytes")
-P = ParamSpec("P")
-T = TypeVar("T")
-V = TypeVar("V")
+    def __init__(self, manager):
+        self._manager = manager
+
+    def __enter__(self):
+        return run(self._manager.__aenter__())
+
+    def __exit__(self, *raised):
+        return run(self._manager.__aexit__(*raised))
 
 
-class Client(ThreadClient[V]):
-    """
-    A client of one URL or of many nodes; used by all threads of a process.
+def _performed(method):
+    """Return a method that performs the coroutine of another one at once."""
+    if not isasyncgenfunction(unwrap(method)) and not iscoroutinefunction(method):
+        return method
+    perform = run if iscoroutinefunction(method) else _Managed
 
-    It is closed by `close`, or by leaving `with`.
+    @wraps(method)
+    def performed(*args, **kwargs):
+        return perform(method(*args, **kwargs))
 
-    A key is str, as UTF-8, or bytes. `ttl` is in seconds; None: `default_ttl` of the
-    options; `math.inf`: no expiry.
-
-    All methods that ask a node raise, besides what is listed with them:
-        CacheError: See `errors.py` and the option `on_error`.
-        InvalidKeyError: The service has no such key.
-        ClientUsageError: The client is closed.
-    """
-
-    @overload
-    def __init__(
-        self: Client[bytes],
-        nodes: Source,
-        *,
-        serializer: None = None,
-        **options: Unpack[OptionArguments],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Client[Any],
-        nodes: Source,
-        *,
-        serializer: Literal["json", "pickle", "msgpack"],
-        **options: Unpack[OptionArguments],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        nodes: Source,
-        *,
-        serializer: ValueSerializer[V],
-        **options: Unpack[OptionArguments],
-    ) -> None: ...
-    def __init__(self, nodes: Source, **options: Any) -> None:
-        """
-        Open no connection yet.
-
-        Args:
-            nodes: One address, such as "http://127.0.0.1:8080"; a list of them, with
-                weights; the path of such a list; or a function that returns one.
-            options: See `Options`; and `serializer`, of values; None: they are bytes.
-
-        Raises:
-            InvalidArgumentError: One is wrong; the text says what is allowed.
-        """
-        super().__init__(nodes, **options)
-
-    # --- Reading ------------------------------------------------------------------
-
-    @overload
-    def get(self, key: Key, default: None = None, *, touch: Ttl = None) -> V | None: ...
-    @overload
-    def get(self, key: Key, default: T, *, touch: Ttl = None) -> V | T: ...
-    def get(
-        self, key: Key, default: T | None = None, *, touch: Ttl = None
-    ) -> V | T | None:
-        """Return the value of a key; the default for a miss. `touch`: its new `ttl`."""
-        core = self._core
-        steps = core.get(key) if touch is None else core.get_and_touch(key, touch)
-        found = self._run(steps)
-        return default if found is None else found[0]
-
-    def exists(self, key: Key) -> bool:
-        """Return whether there is a value, which is not read."""
-        return self._run(self._core.stat(key)) is not None
-
-    def ttl(self, key: Key) -> float | None:
-        """Return the seconds until a value expires; `math.inf`: never; None: a miss."""
-        found = self._run(self._core.stat(key))
-        return None if found is None else math.inf if found.ttl is None else found.ttl
-
-    def get_item(self, key: Key) -> Item[V] | None:
-        """Return the value of a key and what is known of it; None for a miss."""
-        return self._run(self._core.get_item(key))
-
-    def get_many(self, keys: Iterable[K]) -> dict[K, V]:
-        """
-        Return the values of those keys that are found, by the keys as they are given.
-
-        The requests are sent in a row to each node, at the same time to all nodes. All keys
-        are tried; then the error of the first one that failed is raised.
-        """
-        found = self._many(self._core.get_many(keys))
-        return {key: value for key, (value,) in found.items()}
-
-    def stat(self, key: Key) -> Stat | None:
-        """Return what is known of a value, which is not read; None for a miss."""
-        return self._run(self._core.stat(key))
-
-    @contextmanager
-    def stream(self, key: Key) -> Iterator[Reader | None]:
-        """
-        Open a value to read it in parts, as bytes, without the serializer.
-
-        It holds a connection until the end of the block. `timeout` applies between two
-        parts, not to the whole.
-
-        Yields:
-            A reader; None for a miss.
-
-        Example:
-            with client.stream("large") as reader:
-                if reader is not None:
-                    for part in reader:
-                        file.write(part)
-        """
-        streamed = self._run(self._core.stream(key))
-        if streamed is None:
-            yield None
-            return
-        try:
-            yield Reader(self._core, streamed)
-        finally:
-            streamed.body.close()
-
-    # --- Writing ------------------------------------------------------------------
-
-    def set(
-        self, key: Key, value: V, ttl: Ttl = None, *, content_type: str | None = None
-    ) -> str | None:
-        """Store a value; return its ETag, None if it was dropped."""
-        return self._run(self._core.set("set", key, value, ttl, content_type))
-
-    def set_many(self, values: Mapping[K, V], ttl: Ttl = None) -> dict[K, str]:
-        """Store values, as `get_many`; return the ETags of those that were stored."""
-        return self._many(self._core.set_many(values, ttl))
-
-    def set_file(
-        self,
-        key: Key,
-        source: str | os.PathLike[str] | BinaryIO,
-        ttl: Ttl = None,
-        *,
-        content_type: str | None = None,
-    ) -> str | None:
-        """
-        Store a file, without the serializer; return its ETag, None if it was dropped.
-
-        It is not in memory as a whole. `timeout` applies to each part that is sent.
-
-        Args:
-            key: Of the value.
-            source: A path; or a file opened as binary, which is read from its position,
-                stays open, and must not be used meanwhile.
-            ttl: Seconds.
-            content_type: Default: application/octet-stream.
-
-        Raises:
-            InvalidArgumentError: It is not a binary file, or became shorter meanwhile.
-            OSError: It cannot be read.
-        """
-        return self._run(self._core.set_file(key, source, ttl, content_type))
-
-    def add(
-        self, key: Key, value: V, ttl: Ttl = None, *, content_type: str | None = None
-    ) -> str | None:
-        """Store a value if there is none; return its ETag, None if there is one."""
-        return self._run(self._core.set("add", key, value, ttl, content_type))
-
-    def replace(
-        self, key: Key, value: V, ttl: Ttl = None, *, content_type: str | None = None
-    ) -> str | None:
-        """Store a value if there is one; return its ETag, None if there is none."""
-        return self._run(self._core.set("replace", key, value, ttl, content_type))
-
-    def cas(
-        self,
-        key: Key,
-        value: V,
-        etag: str,
-        ttl: Ttl = None,
-        *,
-        content_type: str | None = None,
-    ) -> str | None:
-        """Store a value if that with the ETag is stored; return its ETag, else None."""
-        steps = self._core.set("cas", key, value, ttl, content_type, etag)
-        return self._run(steps)
-
-    def touch(self, key: Key, ttl: Ttl = None) -> bool:
-        """
-        Let a value expire at another time; return whether there is one.
-
-        It is read and stored again, unless it changes meanwhile; `incr` and `decr` as well.
-
-        Raises:
-            ConflictError: It has changed 16 times meanwhile.
-        """
-        return bool(self._run(self._core.touch(key, ttl)))
-
-    expire = touch
-
-    def incr(
-        self, key: Key, delta: int = 1, *, initial: int | None = None, ttl: Ttl = None
-    ) -> int | None:
-        """
-        Add to a number of 64 bits, stored as ASCII digits; it starts again at 2**64.
-
-        Args:
-            key: Of the number.
-            delta: What is added.
-            initial: Stored and returned if there is no number; None: nothing is stored.
-            ttl: Of `initial`; the time to live of a number that is there stays.
-
-        Returns:
-            The number; None if there is none.
-
-        Raises:
-            InvalidArgumentError: An argument is wrong, or the value is not a number.
-            ConflictError: It has changed 16 times meanwhile.
-        """
-        return self._run(self._core.incr(key, delta, initial, ttl))
-
-    def decr(
-        self, key: Key, delta: int = 1, *, initial: int | None = None, ttl: Ttl = None
-    ) -> int | None:
-        """Subtract from a number, which stops at 0; otherwise as `incr`."""
-        return self._run(self._core.incr(key, delta, initial, ttl, sign=-1))
-
-    def append(self, key: Key, data: bytes) -> int | None:
-        """Add bytes to the end of a value; return its size, None if there is none."""
-        return self._run(self._core.append(key, data))
-
-    def pop(self, key: Key, *default: T) -> V | T:
-        """
-        Remove a value and return it; of several callers one has it.
-
-        Raises:
-            KeyError: There is none, and no default.
-        """
-        for value in self._run(self._core.pop(key)) or default:
-            return value
-        raise KeyError(key)
-
-    @contextmanager
-    def lock(self, key: Key, ttl: Ttl, *, wait: float = 0.0) -> Iterator[int]:
-        """
-        Hold a lock, between all processes, until the end of the block or for `ttl`.
-
-        Yields:
-            A token, above those of all that held it before: what the lock protects can
-            refuse a lower one, of a process that was too slow.
-
-        Raises:
-            ConflictError: Another one holds it, also after `wait` seconds.
-            CacheError: An outage, with any `on_error`.
-        """
-        held = self._run(self._core.acquire(key, ttl, wait))
-        try:
-            yield held.token
-        finally:
-            self._run(self._core.release(held))
-
-    def delete(self, key: Key, etag: str | None = None) -> bool:
-        """Remove a value, that with the ETag if given; return whether it was stored."""
-        return bool(self._run(self._core.delete(key, etag)))
-
-    def delete_many(self, keys: Iterable[Key]) -> int:
-        """Remove values, as `get_many`; return how many there were."""
-        return sum((self._many(self._core.delete_many(keys))).values())
-
-    def purge(self, prefix: Key) -> None:
-        """
-        Make everything stored so far under a prefix a miss, on all nodes.
-
-        Raises:
-            InvalidArgumentError: The prefix is empty, or there is no `admin_token`.
-            CacheError: The first error of a node, with any `on_error`; all were asked.
-        """
-        self._run(self._core.purge(prefix))
-
-    def clear(self) -> None:
-        """Make everything under the prefix of the client a miss, or all; see `purge`."""
-        self._run(self._core.purge(None))
-
-    # --- Making what is missing ---------------------------------------------------
-
-    def get_or_set(
-        self,
-        key: Key,
-        make: Callable[[], V],
-        ttl: Ttl = None,
-        *,
-        stale: float = 0.0,
-    ) -> V:
-        """
-        Return the value of a key; make and store it if there is none.
-
-        Of all callers, also of other processes, one makes it, and the others wait; see
-        `lease_seconds` of `Options`. It is returned also if it cannot be stored. What
-        `make` raises is raised for all callers of this process that wait.
-
-        Args:
-            key: Of the value.
-            make: Returns the value.
-            ttl: Seconds.
-            stale: Seconds for which an expired value is still returned, while one of all
-                callers renews it in the background. Other methods read it for that time
-                like any value. An error of the renewal is logged.
-
-        Raises:
-            ClientUsageError: `make` calls this for the key that it makes.
-        """
-        making = Making(self._core, key, make, ttl, stale)
-        found = self._run(making.find())
-        if found is None:
-            return self._make_once(making.stored, making.make)
-        if making.is_stale(found):
-            self._renew(making)
-        return found.value
-
-    def memoize(
-        self,
-        ttl: Ttl = None,
-        *,
-        key: Callable[..., Key] | None = None,
-        prefix: str | None = None,
-        stale: float = 0.0,
-    ) -> Callable[[Callable[P, V]], SyncCachedFunction[P, V]]:
-        """
-        Return a decorator for a function whose results are kept, as by `get_or_set`.
-
-        Args:
-            ttl: Seconds.
-            key: Returns the key for the arguments of a call. For a method it is called
-                with the instance first. None: see `CallKeys`.
-            prefix: In the place of module and name of the function in its keys.
-            stale: See `get_or_set`.
-
-        Raises:
-            InvalidArgumentError: An argument is wrong, the function is one for the other
-                client, or its name is not its own. Also for `@memoize` without
-                parentheses.
-
-        Example:
-            @client.memoize(ttl=60)
-            def thumbnail(name: str, width: int) -> bytes: ...
-
-            thumbnail("a.jpg", 100)
-            thumbnail.forget("a.jpg", 100)
-        """
-        return memoized(self.get_or_set, self.delete, ttl, stale, key, prefix)
+    performed.__qualname__ = method.__qualname__.replace("AsyncMethods", "Client")
+    return performed
 
 
 class Reader(BaseReader):
     """A value that is read in parts, by one thread at a time; see `Client.stream`."""
 
-    def read(self, size: int = -1) -> bytes:
-        """
-        Return up to `size` bytes, less only at the end; with -1 all that are left.
+    read = _performed(AsyncReader.read)
 
-        Raises:
-            NodeError: The value ends before its size, with any `on_error`; what was read
-                is not complete.
-            ClientUsageError: The block of `stream` has ended.
-        """
-        try:
-            part: bytes = self._body.read(None if size < 0 else size)
-        except NodeError as error:
-            self._failed(error)
-            raise
-        return part
-
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self):
         """Yield all parts that are left."""
         while part := self.read(1 << 16):
             yield part
+
+
+class Client(ThreadClient):
+    __doc__ = AsyncMethods.__doc__.replace(
+        "tasks of one event loop", "threads"
+    ).replace("async with", "with")
+    _make_reader = Reader
+
+
+for _name, _method in vars(AsyncMethods).items():
+    if callable(_method) and not _name.startswith("_"):
+        setattr(Client, _name, _performed(_method))

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import select
+import selectors
 import socket
 import ssl
+import struct
 import sys
 import time
-from collections import deque
 from contextlib import suppress
 from functools import cache
 from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from volcache_client.errors import PoolTimeoutError
-from volcache_client.http1 import RECEIVE_BYTES, answer_error, connect_error
+from volcache_client.exchanges import UNCHECKED_SECONDS, HttpPool
+from volcache_client.http1 import RECEIVE_BYTES, connect_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from volcache_client.errors import CacheError
+    from volcache_client.http1 import HttpExchange
     from volcache_client.nodes import Address
-    from volcache_client.pipelines import Exchange
+    from volcache_client.options import Options
 
-_NEVER: Final = float("inf")
 _IDLE_SECONDS_MAX: Final = 60.0
 _RETRY_SECONDS: Final = 0.005
-_POLL_MILLISECONDS_MAX: Final = 1_000_000_000
+# How much later than the deadline a socket may notice it: one limit serves many calls.
+_SLACK_SECONDS: Final = 0.05
+_LIMIT_SECONDS_MAX: Final = 1_000_000.0
 _NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 # A server may refuse a body before it has all of it, answer, and close.
 _REFUSES: Final = (
@@ -36,88 +35,121 @@ _REFUSES: Final = (
 
 
 class Connection:
-    """
-    A connected socket, for one exchange at a time; see `HttpConnection`.
-
-    Deadlines are by `time.monotonic()`.
-
-    Attributes:
-        is_reusable: Whether another request may be sent after this exchange.
-    """
+    """A connected socket, for one exchange at a time; see `HttpConnection`."""
 
     def __init__(self, raw: socket.socket) -> None:
         """Take over a socket, with TLS or without."""
+        self.until = 0.0
+        self.is_by_part = False
+        self.used_at = 0.0
+        self._seconds = 0.0
         self._raw: Final = raw
+        self._exchange: HttpExchange
         # Each system call lets another thread take the lock of the interpreter, which costs
-        # more than the call. A socket with a timeout makes two for a `send` or `recv`, and
-        # one to set it; one that does not block makes one, and `poll` waits for the answer.
-        raw.setblocking(False)  # noqa: FBT003
-        self._is_plain: Final = not isinstance(raw, ssl.SSLSocket)
-        self._readable: Final = select.poll()
-        self._readable.register(raw, select.POLLIN)
-        self._exchange: Exchange
-        self._deadline: Callable[[], float]
-        self.is_reusable = False
+        # more than the call. A socket with a timeout of Python makes two for a `send` or
+        # `recv`; one with a timeout of the system makes one.
+        self._is_timed: Final = sys.platform != "win32" and not isinstance(
+            raw, ssl.SSLSocket
+        )
+        self._limit = 0.0  # What the socket has now, seconds.
+        if self._is_timed:
+            raw.settimeout(None)
 
-    async def send(self, exchange: Exchange, deadline: Callable[[], float]) -> None:
-        """Send a request; see `HttpConnection`."""
-        self.is_reusable = False
+    def start(self, exchange: HttpExchange, until: float, seconds: float) -> None:
+        """Send the first part; see `HttpConnection`."""
         self._exchange = exchange
-        self._deadline = deadline
+        self.until, self._seconds, self.is_by_part = until, seconds, False
+        self._set_limit()
         try:
-            if self._send(exchange.first_part()):
-                return
+            self._raw.sendall(exchange.first_part())
+        except _NOT_NOW:
+            raise TimeoutError from None
+        except _REFUSES:
+            return
+        exchange.is_sent = True
+
+    async def send_rest(self, exchange: HttpExchange) -> None:
+        """Send the rest; see `HttpConnection`."""
+        exchange.is_sent = False
+        self._raw.setblocking(False)  # noqa: FBT003
+        try:
             for part in exchange.more_parts():
+                if exchange.is_by_part:
+                    self.until = time.monotonic() + self._seconds
                 if self._send(part):
                     return
         except _REFUSES:
             return
+        finally:
+            self._raw.setblocking(True)  # noqa: FBT003
+            self._limit = 0.0
+            if exchange.is_by_part:
+                self.until = time.monotonic() + self._seconds
         exchange.is_sent = True
 
     def _send(self, part: bytes | memoryview) -> bool:
         """Send a part; return whether the answer has begun before its end."""
         view = memoryview(part)
-        until = self._deadline()
-        while True:
+        while view:
             try:
                 view = view[self._raw.send(view) :]
             except _NOT_NOW as reason:
-                reads = isinstance(reason, ssl.SSLWantReadError)
-                writable = select.poll()
-                events = select.POLLIN if reads else select.POLLIN | select.POLLOUT
-                writable.register(self._raw, events)
-                _wait(writable, until)
-                self._receive()
-                if self._exchange.status:
+                self._wait(reads=isinstance(reason, ssl.SSLWantReadError))
+                with suppress(*_NOT_NOW):
+                    self._exchange.receive(self._raw.recv(RECEIVE_BYTES))
+                if self._exchange.has(0):
                     return True
-            if not view:
-                return False
+        return False
+
+    def _wait(self, *, reads: bool) -> None:
+        """Wait until something can be received, or sent unless `reads`."""
+        events = selectors.EVENT_READ | (0 if reads else selectors.EVENT_WRITE)
+        left = self.until - time.monotonic()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._raw, events)
+            if left <= 0 or not selector.select(left):
+                raise TimeoutError
 
     async def receive(self, wanted: int) -> None:
-        """Receive a part of the answer; see `HttpConnection`."""
-        while not self._exchange.has(wanted):
-            until = self._deadline()
-            if self._is_plain:  # TLS may have bytes that `poll` does not see.
-                _wait(self._readable, until)
-            elif time.monotonic() >= until:
-                raise TimeoutError
-            while not self._receive():
-                _wait(self._readable, until)
-        self.is_reusable = self._exchange.is_reusable
+        """Receive a part of an answer; see `HttpConnection`."""
+        exchange = self._exchange
+        while not exchange.has(wanted):
+            count = len(exchange.answers)
+            self._set_limit()
+            try:
+                data = self._raw.recv(RECEIVE_BYTES)
+            except _NOT_NOW:
+                raise TimeoutError from None
+            exchange.receive(data)
+            if self.is_by_part or count != len(exchange.answers):
+                self.until = time.monotonic() + self._seconds
 
-    def _receive(self) -> bool:
-        """Receive a part of an answer; return whether there was one."""
-        try:
-            data = self._raw.recv(RECEIVE_BYTES)
-        except _NOT_NOW:
-            return False
-        self._exchange.receive(data)
-        return True
+    def _set_limit(self) -> None:
+        """Let the next call of the system end at the deadline, or just after it."""
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        if left <= self._limit <= left + _SLACK_SECONDS:
+            return
+        self._limit = left + _SLACK_SECONDS / 2
+        if not self._is_timed:
+            self._raw.settimeout(left)
+            return
+        whole, part = divmod(min(self._limit, _LIMIT_SECONDS_MAX), 1)
+        interval = struct.pack("ll", int(whole), int(part * 1_000_000))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._raw.setsockopt(socket.SOL_SOCKET, option, interval)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether the server has neither closed the connection nor sent anything."""
-        return not self._readable.poll(0)
+    def is_reusable(self) -> bool:
+        """Whether another request may be sent after this exchange."""
+        return self._exchange.is_reusable
+
+    def is_in_step(self, *, is_checked: bool) -> bool:
+        """See `HttpConnection`."""
+        if not is_checked and time.monotonic() - self.used_at < UNCHECKED_SECONDS:
+            return True
+        return not is_readable(self._raw.fileno())
 
     def close(self) -> None:
         """Close the socket."""
@@ -125,12 +157,13 @@ class Connection:
             self._raw.close()
 
 
-def _wait(poll: select.poll, deadline: float) -> None:
-    """Return when a socket is ready; raise TimeoutError after the deadline."""
-    left = deadline - time.monotonic()
-    milliseconds = min(math.ceil(1000 * left), _POLL_MILLISECONDS_MAX)
-    if left <= 0 or not poll.poll(milliseconds):
-        raise TimeoutError
+def is_readable(file: int) -> bool:
+    """Whether something was received, or the other end has closed."""
+    if not hasattr(select, "poll"):  # On Windows.
+        return bool(select.select([file], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def connect(
@@ -220,121 +253,60 @@ def _default_context() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-class Pool:
+class Pool(HttpPool[Connection]):
     """
     Connections to one node; used by all threads; see `HttpPool`.
 
     An idle one is closed after a minute.
     """
 
-    def __init__(
-        self,
-        address: Address,
-        size: int,
-        connect_timeout: float,
-        context: ssl.SSLContext | None,
-        limit: int = sys.maxsize,
-    ) -> None:
-        """
-        Open nothing yet.
-
-        Args:
-            address: Of the node.
-            size: How many connections there may be.
-            connect_timeout: For each, TLS included, seconds.
-            context: For https; None: the certificates of the system.
-            limit: The most bytes of a value that is read as a whole.
-        """
-        self.limit: Final = limit
-        self.name: Final = address.name
-        self.host: Final = address.host_header
-        self._address: Final = address
-        self._size: Final = size
-        self._connect_timeout: Final = connect_timeout
-        self._context: Final = tls_context(address, context)
-        self._lock: Final = Lock()
-        self._freed: Final = Condition(self._lock)
-        self._idle: Final[deque[tuple[float, Connection]]] = deque()
-        self._used = self._waiting = 0
-        self._is_closed = False
-
-    @property
-    def connections(self) -> int:
-        """How many are in use or kept."""
-        return self._used + len(self._idle)
+    def __init__(self, address: Address, options: Options) -> None:
+        """Open nothing yet."""
+        super().__init__(address, options)
+        self._context: Final = tls_context(address, options.ssl_context)
+        self._freed: Final = Condition(Lock())
+        self._waiting = 0
 
     def clock(self) -> float:
         """Return the time of deadlines."""
         return time.monotonic()
 
-    def error_of(self, error: OSError) -> CacheError:
-        """Return the error of the client for an exchange that failed."""
-        return answer_error(self.name, error)
+    async def _wait(self, until: float) -> Connection | None:
+        found: list[Connection | None] = []
 
-    async def acquire(self, deadline: float) -> Connection | None:
-        """Return the idle connection used last, or None; see `HttpPool`."""
-        with self._lock:
-            if self._used >= self._size:
-                self._wait(deadline)
-            self._used += 1
-        try:
-            while self._idle:
-                with suppress(IndexError):  # Another thread was faster.
-                    _, connection = self._idle.pop()
-                    if connection.is_idle:
-                        return connection
-                    connection.close()
-        except BaseException:
-            self.release(None)
-            raise
-        return None
+        def is_free() -> bool:
+            with suppress(IndexError):
+                found.append(self._take())
+            return bool(found)
 
-    def _wait(self, deadline: float) -> None:
-        left = deadline - time.monotonic()
-        self._waiting += 1
-        try:
-            is_free = self._freed.wait_for(lambda: self._used < self._size, left)
-        finally:
-            self._waiting -= 1
-        if not is_free:
-            text = f"all {self._size} connections are in use"
-            raise PoolTimeoutError(self.name, text)
+        with self._freed:
+            self._waiting += 1
+            try:
+                if not self._freed.wait_for(is_free, until - time.monotonic()):
+                    raise self._is_full()
+            finally:
+                self._waiting -= 1
+        return found[0]
 
-    async def open(self, deadline: float) -> Connection:
+    async def open(self, until: float) -> Connection:
         """Open a connection; see `HttpPool`."""
-        until = min(deadline, time.monotonic() + self._connect_timeout)
+        until = min(until, time.monotonic() + self._options.connect_timeout)
         try:
             return connect(self._address, until, self._context)
         except (OSError, ValueError) as error:  # The latter of a name.
             raise connect_error(self.name, error) from error
 
-    def release(self, connection: Connection | None) -> None:
-        """Take a connection back; see `HttpPool`."""
-        if connection is not None and not connection.is_reusable:
-            connection.close()
-            connection = None
+    def _give(self, connection: Connection | None) -> None:
         now = time.monotonic()
-        with self._lock:
-            if connection is not None:
-                self._idle.append((now, connection))
-            self._used -= 1
-            if self._waiting:
+        if connection is not None:
+            connection.used_at = now
+        super()._give(connection)
+        if self._waiting:
+            with self._freed:
                 self._freed.notify()
-        self._close_idle(_NEVER if self._is_closed else now - _IDLE_SECONDS_MAX)
-
-    def _close_idle(self, before: float) -> None:
-        """Close what was given back before a time; takes no lock."""
-        try:
-            while self._idle and self._idle[0][0] < before:
-                self._idle.popleft()[1].close()
-        except IndexError:  # Another thread was faster.
-            pass
-
-    def close(self) -> None:
-        """Close those that are idle now, and the others when they are given back."""
-        self._is_closed = True
-        self._close_idle(_NEVER)
-
-    def abandon(self) -> None:
-        """Close our copies of the idle sockets, in a child process."""
-        self._close_idle(_NEVER)
+        with suppress(IndexError):  # Another thread was faster.
+            while self._idle[0].used_at < now - _IDLE_SECONDS_MAX:
+                self._idle.popleft().close()
+                self._slots.append(None)
+        if self.is_retired:
+            self.retire()

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 from volcache_client.discovery import Nodes
 from volcache_client.errors import (
     CacheError,
-    NodeConnectionError,
     NodeDownError,
     NodeError,
     PoolTimeoutError,
     error_of,
 )
-from volcache_client.headers import checked_type, etag_of, has_end, max_age, size_of
+from volcache_client.headers import checked_type, etag_of, max_age, size_of
 from volcache_client.keys import encode_key, path_of
-from volcache_client.messages import Answer, Open, Opened, Request, Send, SendMany
+from volcache_client.messages import Answer, Opened, Request
 from volcache_client.metrics import Counters
 from volcache_client.nodes import HealthOptions, Node, NodeEvent
 from volcache_client.uploads import Upload
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from volcache_client.keys import Key, Ttl
     from volcache_client.messages import Driver, Operation
-    from volcache_client.metrics import Metrics, Outcome
+    from volcache_client.metrics import NodeNumbers, Outcome, Stats
     from volcache_client.options import Options
     from volcache_client.serializers import Codec
 
@@ -116,7 +115,12 @@ class Core(Generic[V]):
         node = await self._node_of(stored)
         await self._admit(node)
         request = Request("GET", path_of(stored), self.headers)
-        answer = await self._attempt(Open(node, request, self.options.timeout))
+        try:
+            answer = await self.driver.open(node, request, self.options.timeout)
+        except NodeError as error:
+            self._failed(node, error)
+            raise
+        node.succeeded()
         if isinstance(answer, Opened):
             return node, answer
         if answer.status == NOT_FOUND:
@@ -144,7 +148,8 @@ class Core(Generic[V]):
         return was_removed(node, await self.exchange(node, request))
 
     async def _node_of(self, stored: bytes) -> Node:
-        await self.refresh()
+        if self.nodes.is_read_again:
+            await self.refresh()
         return self.nodes.of(stored)
 
     async def refresh(self) -> None:
@@ -162,8 +167,14 @@ class Core(Generic[V]):
             NodeDownError: It is down; nothing was sent.
             NodeError: It does not answer; that is counted.
         """
-        await self._admit(node)
-        answer: Answer = await self._attempt(Send(node, request, self.options.timeout))
+        if not node.is_up:
+            await self._admit(node)
+        try:
+            answer = await self.driver.send(node, request, self.options.timeout)
+        except NodeError as error:
+            self._failed(node, error)
+            raise
+        node.succeeded()
         return answer
 
     async def _admit(self, node: Node) -> None:
@@ -179,46 +190,24 @@ class Core(Generic[V]):
         if permission == "probe":
             request = Request("GET", "/-/ready", self.headers)
             try:
-                answer = await self._attempt(
-                    Send(node, request, self.options.probe_timeout)
+                answer = await self.driver.send(
+                    node, request, self.options.probe_timeout
                 )
-            except NodeError:
-                pass
+            except NodeError as error:
+                self._failed(node, error)
             else:
                 if answer.status not in _NOT_READY:
+                    node.succeeded()
                     return
+                node.failed(f"not ready: {answer.status}")
             finally:
                 node.probe_ended()
         raise NodeDownError(node.name, f"down: {node.reason}")
 
-    async def _attempt(self, step: Send | Open) -> Any:  # noqa: ANN401
-        """Send a request and count what becomes of it, for the health of the node."""
-        node = step.node
-        is_probe = step.request.path == "/-/ready"
-        is_failure = False
-        self.counters.request_began(node.name)
-        try:
-            answer = await (
-                self.driver.open(step)
-                if isinstance(step, Open)
-                else self.driver.send(step)
-            )
-            if step.request.method == "GET" and not has_end(answer):
-                raise NodeConnectionError(node.name, "an answer of unknown length")
-            is_failure = is_probe and answer.status in _NOT_READY
-            if is_failure:
-                node.failed(f"not ready: {answer.status}")
-            else:
-                node.succeeded()
-        except PoolTimeoutError:  # The node was not asked.
-            raise
-        except NodeError as error:
-            is_failure = True
-            node.failed(_reason_of(error))
-            raise
-        finally:
-            self.counters.request_ended(node.name, failures=is_failure)
-        return answer
+    def _failed(self, node: Node, error: NodeError, count: int = 1) -> None:
+        """Count an error for the health of the node."""
+        if not isinstance(error, PoolTimeoutError):  # The node was not asked.
+            node.failed(str(error).removeprefix(f"{error.node}: "), count)
 
     async def exchange_many(
         self, node: Node, requests: Sequence[Request]
@@ -234,42 +223,28 @@ class Core(Generic[V]):
             try:
                 await self._admit(node)
                 listed = [requests[at] for at in left]
-                took = await self._attempt_many(
-                    SendMany(node, listed, self.options.timeout)
-                )
+                took = await self.driver.send_many(node, listed, self.options.timeout)
             except NodeError as error:
                 took = [error] * len(left)
+            self._count(node, took)
             for at, result in zip(left, took, strict=False):
                 results[at] = result
             left = [at for at in left if results[at] is None]
         return results
 
-    async def _attempt_many(
-        self, step: SendMany
-    ) -> Sequence[Answer | CacheError | None]:
-        """Send requests, and count what becomes of them; see `_attempt`."""
-        node, count = step.node, len(step.requests)
-        failed: list[NodeError] = []
-        sent = 0
-        self.counters.request_began(node.name, count)
-        try:
-            results = list(await self.driver.send_many(step))
-            sent = len(results)
-            failed = [one for one in results if isinstance(one, NodeError)]
-            if any(isinstance(one, Answer) for one in results):
-                node.succeeded()
-            for one in {id(one): one for one in failed}.values():
-                node.failed(_reason_of(one))
-        finally:
-            # Those that were not sent, or are sent again, are counted the next time.
-            self.counters.request_began(node.name, sent - count)
-            self.counters.request_ended(node.name, failures=len(failed), count=sent)
-        return results
+    def _count(self, node: Node, results: Sequence[Answer | CacheError | None]) -> None:
+        """Count what became of requests; a connection that failed is one failure."""
+        if answers := sum(isinstance(one, Answer) for one in results):
+            node.succeeded(answers)
+        failed = [one for one in results if isinstance(one, NodeError)]
+        for error in {id(one): one for one in failed}.values():
+            if not isinstance(error, NodeDownError):
+                self._failed(node, error, sum(one is error for one in failed))
 
     def stream_failed(self, node: Node, error: NodeError) -> None:
         """Count an error that ended a stream; the caller raises it, whatever `on_error`."""
         self.counters.error(error)
-        node.failed(_reason_of(error))
+        self._failed(node, error, 0)
 
     def _tell(self, event: NodeEvent) -> None:
         _log.warning("node %s: %s %s", event.kind, event.node, event.reason)
@@ -331,15 +306,20 @@ class Core(Generic[V]):
         if not is_excused:
             raise error
 
-    def metrics(self) -> Metrics:
+    def stats(self) -> Stats:
         """Return the numbers of the client."""
         connections = self.driver.connections()
-        return self.counters.read(
-            {
-                node.name: (node.is_up, connections.get(node, 0))
-                for node in self.nodes.all()
+        nodes: dict[str, NodeNumbers] = {}
+        for node in self.nodes.all():
+            opened, in_use = connections.get(node, (0, 0))
+            nodes[node.name] = {
+                "up": int(node.is_up),
+                "requests": node.requests,
+                "failures": node.unanswered,
+                "connections": opened,
+                "in_use": in_use,
             }
-        )
+        return self.counters.read(nodes)
 
     # --- Processes ----------------------------------------------------------------
 
@@ -404,7 +384,3 @@ def outcome_of(name: str, result: object, *, is_write: bool) -> Outcome:
         return "miss" if result is None else "hit"
     is_refused = name != "purge" and (result is None or result is False)
     return "refused" if is_refused else "done"
-
-
-def _reason_of(error: NodeError) -> str:
-    return str(error).removeprefix(f"{error.node}: ")

@@ -109,6 +109,11 @@ class Nodes:
             self._replace([source] if isinstance(source, str) else source)
         self._next_read = clock() + refresh_seconds
 
+    @property
+    def is_read_again(self) -> bool:
+        """Whether the list may change."""
+        return self._read is not None
+
     def all(self) -> tuple[Node, ...]:
         """Return all nodes, in the order of the list."""
         return tuple(self._view.nodes.values())

@@ -1,45 +1,90 @@
 """
-One exchange on a connection of a pool: what threads and tasks do alike.
+Exchanges on connections of a pool: what threads and tasks do alike.
 
 All that may wait is a coroutine. Those of threads wait in the system and never suspend:
 `run` returns their results.
+
+Many requests are sent in a row on few connections, so that many keys cost one trip, not one
+for each. What is in flight is bounded: so many requests and bytes on a connection, and so
+many connections of a call.
 """
 
 from __future__ import annotations
 
+import ssl
 import sys
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
-from volcache_client.errors import ClientUsageError, NodeConnectionError
-from volcache_client.http1 import HttpExchange
+from volcache_client.errors import (
+    ClientUsageError,
+    NodeConnectionError,
+    NodeError,
+    PoolTimeoutError,
+)
+from volcache_client.http1 import HttpExchange, ValueSizeError, answer_error, is_short
 from volcache_client.messages import Answer, Opened
-from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 
     from volcache_client.errors import CacheError
-    from volcache_client.messages import Open, Request, Send
-    from volcache_client.pipelines import Exchange
+    from volcache_client.messages import Request
+    from volcache_client.nodes import Address, Node
+    from volcache_client.options import Options
 
 T = TypeVar("T")
 _OK: Final = 200
+# A connection that was used so many seconds ago is not checked before it is used again for
+# what may be sent twice: what the server did since then is noticed when it is used.
+UNCHECKED_SECONDS: Final = 0.01
+# On one connection: the bytes fit the buffers of its sockets.
+REQUESTS_MAX: Final = 64
+_BYTES_MAX: Final = 64 << 10
+# Of one call: the service reads several values from its disk at a time.
+_LANES_MAX: Final = 4
+# Fewer requests than this are not worth another connection.
+_LANE_REQUESTS_MIN: Final = 16
+# What a connection has of the timeout when another one has used it up.
+_SHARE_MIN: Final = 0.1
+CLOSED: Final = "the client was closed before the answer came"
 
 
 class HttpConnection(Protocol):
-    """A connection, for one exchange at a time; it is closed after any error."""
+    """
+    A connection, for one exchange at a time; it is closed after any error.
+
+    Attributes:
+        until: When what is waited for must be there, by the clock of its pool.
+        is_by_part: Whether each part has the whole timeout, not each answer.
+    """
+
+    until: float
+    is_by_part: bool
 
     @property
     def is_reusable(self) -> bool:
         """Whether another request may be sent after this exchange."""
 
-    async def send(self, exchange: Exchange, deadline: Callable[[], float]) -> None:
+    def is_in_step(self, *, is_checked: bool) -> bool:
+        """Whether it is open, and nothing was received that was not asked for."""
+
+    def start(self, exchange: HttpExchange, until: float, seconds: float) -> None:
         """
-        Send a request, or what the server reads of it before it answers.
+        Send the first part of what an exchange sends.
 
         Args:
             exchange: Just begun.
-            deadline: Returns that of the next part.
+            until: When the first answer must be there.
+            seconds: For each further one.
+
+        Raises:
+            OSError: As of the socket; a `TimeoutError` after the deadline.
+        """
+
+    async def send_rest(self, exchange: HttpExchange) -> None:
+        """
+        Send the rest of a request, or what the server reads of it before it answers.
 
         Raises:
             SourceFailed: The file of an `Upload` failed.
@@ -48,7 +93,7 @@ class HttpConnection(Protocol):
 
     async def receive(self, wanted: int) -> None:
         """
-        Receive the head of the answer, and some bytes of its body, or all of it.
+        Receive the head of an answer and some bytes of its body, or all answers.
 
         Raises:
             OSError: As of the socket, or the answer is broken; a `TimeoutError` after the
@@ -62,107 +107,293 @@ class HttpConnection(Protocol):
 C = TypeVar("C", bound=HttpConnection)
 
 
-class HttpPool(Protocol[C]):
+class HttpPool(Generic[C]):
     """
     Connections to one node.
 
     They are opened when no other is free, up to a limit, and the one used last is used
     first, so that those of a busy time become idle, and are closed after a while.
+
+    Attributes:
+        name: Of the node.
+        host: The header.
+        limit: The most bytes of a value that is read as a whole.
+        is_retired: Whether nothing is kept any longer.
     """
 
-    @property
-    def host(self) -> str:
-        """The header `Host`."""
+    def __init__(self, address: Address, options: Options) -> None:
+        """Open nothing yet."""
+        self.name: Final = address.name
+        self.host: Final = address.host_header
+        self.limit: Final = options.max_value_size
+        self.is_retired = False
+        self._address: Final = address
+        self._options: Final = options
+        # One step of either is atomic: no lock is needed to take and to give back.
+        self._idle: Final[deque[C]] = deque()
+        self._slots: Final = deque([None] * options.connections_max)
 
     @property
-    def limit(self) -> int:
-        """The most bytes of a value that is read as a whole."""
+    def connections(self) -> int:
+        """How many are in use or kept."""
+        return self._options.connections_max - len(self._slots)
+
+    @property
+    def in_use(self) -> int:
+        """How many are in use."""
+        return max(0, self.connections - len(self._idle))
 
     def clock(self) -> float:
         """Return the time of deadlines."""
+        raise NotImplementedError
 
-    async def acquire(self, deadline: float) -> C | None:
+    async def acquire(self, until: float, *, is_checked: bool = True) -> C | None:
         """
         Return the idle connection used last; None: `open` one. `release` must follow.
 
         Raises:
-            PoolTimeoutError: All are in use until the deadline.
+            PoolTimeoutError: All are in use until then.
         """
+        try:
+            connection = self._take()
+        except IndexError:
+            connection = await self._wait(until)
+        if connection is not None and not connection.is_in_step(is_checked=is_checked):
+            connection.close()
+            return None
+        return connection
 
-    async def open(self, deadline: float) -> C:
+    def _take(self) -> C | None:
+        return self._idle.pop() if self._idle else self._slots.pop()
+
+    async def _wait(self, until: float) -> C | None:
+        """Return what `_take` does, when something is free."""
+        raise NotImplementedError
+
+    def _is_full(self) -> PoolTimeoutError:
+        text = f"all {self._options.connections_max} connections are in use"
+        return PoolTimeoutError(self.name, text)
+
+    async def open(self, until: float) -> C:
         """
         Open a connection.
 
         Raises:
             NodeError: There is none, with its reason.
         """
+        raise NotImplementedError
 
     def release(self, connection: C | None) -> None:
         """Take back what `acquire` or `open` has returned; close what is not reusable."""
+        if connection is not None and (self.is_retired or not connection.is_reusable):
+            connection.close()
+            connection = None
+        self._give(connection)
+
+    def _give(self, connection: C | None) -> None:
+        if connection is None:
+            self._slots.append(None)
+        else:
+            self._idle.append(connection)
+
+    def retire(self) -> None:
+        """Close those that are idle now, and the others when they are given back."""
+        self.is_retired = True
+        while self._idle:
+            try:
+                self._idle.popleft().close()
+            except IndexError:  # Another thread was faster.
+                return
+            self._slots.append(None)
 
     def error_of(self, error: OSError) -> CacheError:
         """Return the error of the client for an exchange that failed."""
+        return answer_error(self.name, error)
 
 
-class HttpBody(Generic[C]):
+P = TypeVar("P", bound=HttpPool[Any])
+
+
+class HttpTransport(Generic[P]):
     """
-    One exchange, and the body of its answer; used by one thread or task at a time.
+    Sends requests over pools of connections.
 
-    There is one deadline until the head of the answer, and for the answer as a whole; one
-    for each part of an `Upload`, and of a body that is read in parts.
+    Attributes:
+        is_closed: Whether the client was closed.
     """
 
-    def __init__(self, pool: HttpPool[C], timeout: float) -> None:
-        """Begin with the time; `close` must follow."""
-        self._pool: Final = pool
-        self._timeout: Final = timeout
-        self._until = pool.clock() + timeout
-        self._is_by_part = False
-        self._is_open = False
-        self._exchange: HttpExchange
-        self._connection: C | None = None
+    def __init__(self, options: Options) -> None:
+        """Open nothing yet."""
+        self.is_closed = False
+        self._options: Final = options
+        self._pools: dict[Node, P] = {}
 
-    async def begin(
-        self, request: Request, wanted: int, limit: int = sys.maxsize
-    ) -> HttpExchange:
+    def send(
+        self, node: Node, request: Request, seconds: float
+    ) -> Coroutine[Any, Any, Answer]:
         """
-        Send the request; receive the head of the answer and some bytes of its body.
+        Send a request and read its answer.
 
-        What has more than `limit` bytes is an error before it is in memory.
-
-        It is sent once more if a connection that was open from before was closed.
+        Args:
+            node: Where to.
+            request: What.
+            seconds: For the whole exchange; of an `Upload`, for each part, and for
+                the answer.
 
         Raises:
-            NodeError: There is no answer.
-            SourceFailed: The file of an `Upload` failed.
+            NodeError: There is none, or not all of it.
             ClientUsageError: The client was closed meanwhile.
         """
-        pool = self._pool
-        connection = self._connection = await pool.acquire(self._until)
-        self._is_open = True
-        was_open = connection is not None
+        return send(self._pools.get(node) or self._pool(node), request, seconds)
+
+    async def send_many(
+        self, node: Node, requests: Sequence[Request], seconds: float
+    ) -> list[Answer | CacheError | None]:
+        """
+        Send requests in a row, which are repeatable, with short bodies or none.
+
+        Returns:
+            For the first ones of them, as many as fit: the answer, the error of the
+            connection, or None if it may be sent again.
+
+        Raises:
+            NodeError: There is no connection.
+            ClientUsageError: The client was closed meanwhile.
+        """
+        return await send_many(self._pool(node), requests, seconds)
+
+    async def open(
+        self, node: Node, request: Request, seconds: float
+    ) -> Answer | Opened:
+        """
+        Send a request and read the head of its answer, and the body if it is not 200.
+
+        `seconds` are those until the head, and then between two parts.
+        """
+        return await open_body(self._pool(node), request, seconds)
+
+    def connections(self) -> Mapping[Node, tuple[int, int]]:
+        """Return how many are open to each node, and in use."""
+        pools = tuple(self._pools.items())
+        return {node: (pool.connections, pool.in_use) for node, pool in pools}
+
+    def keep(self, nodes: Collection[Node]) -> None:
+        """Close the connections to all other nodes, those in use when they are free."""
+        for node in self._pools.keys() - set(nodes):
+            if pool := self._pools.pop(node, None):
+                self._retire(pool)
+
+    def _retire(self, pool: P) -> None:
+        pool.retire()
+
+    def check_open(self) -> None:
+        """
+        Return if the client is open.
+
+        Raises:
+            ClientUsageError: It is closed.
+        """
+        if self.is_closed:
+            raise ClientUsageError("the client is closed")
+
+    def _pool(self, node: Node) -> P:
+        self.check_open()
+        pool = self._pools.get(node)
+        return pool or self._pools.setdefault(node, self._make_pool(node.address))
+
+    def _make_pool(self, address: Address) -> P:
+        raise NotImplementedError
+
+
+# --- One exchange -----------------------------------------------------------------------
+
+
+async def begin(
+    pool: HttpPool[C], request: Request, seconds: float, *, is_whole: bool
+) -> tuple[C, HttpExchange]:
+    """
+    Send a request; receive its answer, or the head of it.
+
+    It is sent once more if a connection that was open from before was closed.
+
+    Returns:
+        The connection, for `release`, and the exchange.
+
+    Raises:
+        NodeError: There is no answer.
+        SourceFailed: The file of an `Upload` failed.
+        ClientUsageError: The client was closed meanwhile.
+    """
+    until = pool.clock() + seconds
+    connection = await pool.acquire(until, is_checked=not request.is_repeatable)
+    was_open = connection is not None
+    limit = pool.limit if is_whole else sys.maxsize
+    try:
         while True:
-            self._is_by_part = isinstance(request.body, Upload)
             if connection is None:
-                connection = self._connection = await pool.open(self._deadline())
-            exchange = self._exchange = HttpExchange(request, pool.host, limit)
+                connection = await pool.open(until)
+            exchange = HttpExchange(pool.host, (request,), limit, is_whole=is_whole)
             try:
-                await connection.send(exchange, self._deadline)
-                self._until = self._deadline()
-                self._is_by_part = False
-                await connection.receive(wanted)
+                connection.start(exchange, until, seconds)
+                if request.body is not None and not is_short(request):
+                    await connection.send_rest(exchange)
+                await connection.receive(sys.maxsize if is_whole else 0)
             except OSError as error:
                 if not was_open or not exchange.is_stale(error):
                     raise pool.error_of(error) from error
                 connection.close()
                 connection, was_open = None, False
             else:
-                return exchange
+                return connection, exchange
+    except BaseException:
+        pool.release(connection)
+        raise
 
-    def _deadline(self) -> float:
-        if self._is_by_part:
-            return self._pool.clock() + self._timeout
-        return self._until
+
+async def send(pool: HttpPool[Any], request: Request, seconds: float) -> Answer:
+    """Send a request and read its answer; see `HttpTransport.send`."""
+    connection, exchange = await begin(pool, request, seconds, is_whole=True)
+    pool.release(connection)
+    if not exchange.has_end:
+        raise NodeConnectionError(pool.name, "an answer of unknown length")
+    return exchange.answer()
+
+
+async def open_body(
+    pool: HttpPool[Any], request: Request, seconds: float
+) -> Answer | Opened:
+    """Send a request and open its answer; see `HttpTransport.open`."""
+    connection, exchange = await begin(pool, request, seconds, is_whole=False)
+    body = HttpBody(pool, connection, exchange, seconds)
+    is_open = False
+    try:
+        if exchange.status != _OK:
+            await body.receive(sys.maxsize)
+            return exchange.answer()
+        if "Content-Length" not in exchange.headers:
+            raise NodeConnectionError(pool.name, "an answer of unknown length")
+        is_open = True
+        return Opened(_OK, exchange.headers, body)
+    finally:
+        if not is_open:
+            body.close()
+
+
+class HttpBody:
+    """The body of an answer; read by one thread or task at a time."""
+
+    def __init__(
+        self,
+        pool: HttpPool[Any],
+        connection: HttpConnection,
+        exchange: HttpExchange,
+        seconds: float,
+    ) -> None:
+        """Take a connection on which a head was received; `close` must follow."""
+        self._pool: Final = pool
+        self._exchange: Final = exchange
+        self._seconds: Final = seconds
+        self._connection: HttpConnection | None = connection
 
     async def read(self, size: int | None) -> bytes:
         """
@@ -172,9 +403,10 @@ class HttpBody(Generic[C]):
             NodeError: It ended before its announced end, or no part of it came in time.
             ClientUsageError: The body, or the client, is closed.
         """
-        if not self._is_open:
+        if self._connection is None:
             raise ClientUsageError("the stream is closed; read it within its block")
-        self._is_by_part = True
+        self._connection.is_by_part = True
+        self._connection.until = self._pool.clock() + self._seconds
         await self.receive(sys.maxsize if size is None else size)
         return self._exchange.read(size)
 
@@ -185,7 +417,7 @@ class HttpBody(Generic[C]):
         Raises:
             NodeError: It is not complete.
         """
-        assert self._connection is not None  # noqa: S101 - After `begin`.
+        assert self._connection is not None  # noqa: S101 - Not closed.
         try:
             await self._connection.receive(count)
         except OSError as error:
@@ -193,49 +425,9 @@ class HttpBody(Generic[C]):
 
     def close(self) -> None:
         """Give the connection back, or close it if the answer was not read to its end."""
-        if self._is_open:
-            self._is_open = False
-            connection, self._connection = self._connection, None
+        connection, self._connection = self._connection, None
+        if connection is not None:
             self._pool.release(connection)
-
-
-async def send(pool: HttpPool[Any], step: Send) -> Answer:
-    """
-    Send a request and read its answer.
-
-    Raises:
-        NodeError: There is none, or not all of it.
-        ClientUsageError: The client was closed meanwhile.
-    """
-    body = HttpBody(pool, step.timeout)
-    try:
-        return (await body.begin(step.request, sys.maxsize, pool.limit)).answer()
-    finally:
-        body.close()
-
-
-async def open_body(pool: HttpPool[Any], step: Open) -> Answer | Opened:
-    """
-    Send a request and read the head of its answer, and the body if it is not 200.
-
-    Raises:
-        NodeError: There is none, or not all of it.
-        ClientUsageError: The client was closed meanwhile.
-    """
-    body = HttpBody(pool, step.timeout)
-    is_open = False
-    try:
-        exchange = await body.begin(step.request, 0)
-        if exchange.status != _OK:
-            await body.receive(sys.maxsize)
-            return exchange.answer()
-        if "Content-Length" not in exchange.headers:
-            raise NodeConnectionError(step.node.name, "an answer of unknown length")
-        is_open = True
-        return Opened(_OK, exchange.headers, body)
-    finally:
-        if not is_open:
-            body.close()
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -245,3 +437,119 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stop:
         return cast("T", stop.value)
     raise RuntimeError("a coroutine of threads has waited for a loop")
+
+
+# --- Requests in a row ------------------------------------------------------------------
+
+
+class _Lane:
+    """
+    Some of the requests, on one connection.
+
+    Attributes:
+        works: Whether the connection does, so far.
+    """
+
+    def __init__(
+        self,
+        pool: HttpPool[Any],
+        requests: Sequence[Request],
+        connection: Any,  # noqa: ANN401
+    ) -> None:
+        self.works = True
+        self._pool: Final = pool
+        self._count: Final = len(requests)
+        self._exchange: Final = HttpExchange(pool.host, requests, pool.limit)
+        self._connection: Any = connection
+        self._was_open: Final = connection is not None
+        # Of the first request without an answer, if that has one of its own.
+        self._refused: list[CacheError] = []
+        # Of those that are left; None: they may be sent again.
+        self._error: CacheError | None = None
+
+    async def send(self, seconds: float) -> None:
+        """Send the requests."""
+        until = self._pool.clock() + seconds
+        try:
+            if self._connection is None:
+                self._connection = await self._pool.open(until)
+            self._connection.start(self._exchange, until, seconds)
+        except NodeError as error:  # There is no connection.
+            self.works, self._error = False, error
+        except OSError as error:
+            self._failed(error)
+
+    async def receive(self, seconds: float) -> None:
+        """Receive the answers; another connection may have used up the time."""
+        if not self.works:
+            return
+        least = self._pool.clock() + _SHARE_MIN * seconds
+        self._connection.until = max(self._connection.until, least)
+        try:
+            await self._connection.receive(sys.maxsize)
+        except OSError as error:
+            self._failed(error)
+
+    def _failed(self, error: OSError) -> None:
+        """
+        Remember the error, unless the requests that are left may be sent again.
+
+        A server may close a connection at any moment between two answers.
+        """
+        self.works = False
+        is_broken = isinstance(error, ConnectionError | ssl.SSLError)
+        has_worked = self._was_open or bool(self._exchange.answers)
+        if isinstance(error, ValueSizeError):
+            self._refused = [self._pool.error_of(error)]
+        elif not is_broken or not has_worked or self._exchange.has_received:
+            self._error = self._pool.error_of(error)
+
+    def results(self) -> list[Answer | CacheError | None]:
+        """Return what became of each request."""
+        found: list[Any] = [*self._exchange.answers, *self._refused]
+        return found + [self._error] * (self._count - len(found))
+
+    def close(self) -> None:
+        """Give the connection back, or close it."""
+        self._pool.release(self._connection)
+
+
+async def send_many(
+    pool: HttpPool[Any], requests: Sequence[Request], seconds: float
+) -> list[Answer | CacheError | None]:
+    """Begin on each connection, then receive from each; see `HttpTransport.send_many`."""
+    lanes: list[_Lane] = []
+    try:
+        for share in _shares(requests):
+            # The first one waits for a connection; the others take what is free.
+            until = 0.0 if lanes else pool.clock() + seconds
+            try:
+                connection = await pool.acquire(until, is_checked=False)
+            except PoolTimeoutError:
+                if not lanes:
+                    raise
+                break
+            lanes.append(_Lane(pool, share, connection))
+            await lanes[-1].send(seconds)
+            if not lanes[-1].works:
+                break
+        for lane in lanes:
+            await lane.receive(seconds)
+        return [result for lane in lanes for result in lane.results()]
+    finally:
+        for lane in lanes:
+            lane.close()
+
+
+def _shares(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
+    """Yield the requests of each connection, of the first ones of them."""
+    lengths = [len(one.path) + len(one.body or b"") for one in requests]  # type: ignore[arg-type] # No Upload.
+    most = min(max(-(-len(requests) // _LANES_MAX), _LANE_REQUESTS_MIN), REQUESTS_MAX)
+    begin = 0
+    for _ in range(_LANES_MAX):
+        end = min(begin + most, len(requests))
+        while end > begin + 1 and sum(lengths[begin:end]) > _BYTES_MAX:
+            end = (begin + end) // 2
+        if end > begin:
+            yield requests[begin:end]
+        begin = end

@@ -25,13 +25,6 @@ _OK: Final = 200
 _PRECONDITION_FAILED: Final = 412
 
 
-def has_end(answer: Answer | Opened) -> bool:
-    """Whether a body that was cut short is noticed."""
-    headers = answer.headers
-    is_framed = "Content-Length" in headers or "Transfer-Encoding" in headers
-    return is_framed or answer.status != _OK
-
-
 def stat_of(answer: Answer | Opened, size: int) -> Stat:
     """Return what the headers of an answer say of a value."""
     headers = answer.headers

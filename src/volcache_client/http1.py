@@ -1,9 +1,10 @@
 """
-One exchange of HTTP/1.1, without I/O: what a request sends, and its answer as it arrives.
+Exchanges of HTTP/1.1 without I/O: what requests send, and their answers as they arrive.
 
-Both clients use it, for values as a whole and in parts. `http.client` parses the head of an
-answer with the parser of e-mail: that, with its objects, takes most of the CPU of a small
-GET. Here a head is checked by one pattern, and a header is searched when it is asked for.
+Both clients use it. `http.client` parses the head of an answer with the parser of e-mail:
+that, with its objects, takes most of the CPU of a small GET. Here a head is checked by one
+pattern, and a header is searched when it is asked for. An answer that arrives as a whole,
+as most do, is one match.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from volcache_client.messages import Answer
 from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from volcache_client.errors import CacheError
     from volcache_client.messages import Request
@@ -45,8 +46,21 @@ _CHUNKED: Final = "Transfer-Encoding: chunked\r\n"
 _WITHOUT_BODY: Final = frozenset({204, 304})
 # Version, status and lines of headers.
 _HEAD: Final = re.compile(
-    rb"HTTP/(1\.[01]) ([0-9]{3})(?: [^\r\n]*)?\r\n((?:[!-9;-~]+:[^\n]*\r\n)*)"
+    rb"HTTP/(1\.[01]) ([0-9]{3})(?: [^\r\n]*)?\r\n((?:[!-9;-~]+:[^\n]*\r\n)*)\r\n"
 )
+# An answer that may be taken as a whole: neither 1xx, 204 nor 3xx, with one length, not in
+# chunks, and on a connection that is kept.
+_LINES: Final = (
+    rb"(?:(?!(?i:content-length|transfer-encoding|connection):)[!-9;-~]++:[^\n]*\r\n"
+    rb"|(?i:connection:[ \t]*+keep-alive)[ \t]*+\r\n)*+"
+)
+_match_plain: Final = re.compile(
+    rb"HTTP/1\.1 (200|[45][0-9]{2})(?: [^\r\n]*+)?+\r\n"
+    + _LINES
+    + rb"(?i:content-length):[ \t]*+([0-9]{1,18})[ \t]*+\r\n"
+    + _LINES
+    + rb"\r\n"
+).match
 _CHUNK_SIZE: Final = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
 
 
@@ -61,9 +75,13 @@ class ValueSizeError(BadAnswerError):
 class Headers(Mapping[str, str]):
     """Headers of an answer, by name in any case; what is not asked for is not parsed."""
 
-    def __init__(self, text: str = "") -> None:
-        """Take lines that were checked."""
-        self._text: Final = f"\n{text}"
+    def __init__(self, head: bytes = b"") -> None:
+        """Take a head that was checked."""
+        self._head: Final = head
+
+    @cached_property
+    def _text(self) -> str:
+        return self._head.decode("latin-1")
 
     @cached_property
     def _lower(self) -> str:
@@ -92,65 +110,103 @@ class Headers(Mapping[str, str]):
         return isinstance(name, str) and self.get(name) is not None
 
     def __iter__(self) -> Iterator[str]:
-        lines = self._lower[1:].split("\r\n")
+        lines = self._lower.split("\r\n")[1:]
         return iter(dict.fromkeys(line.partition(":")[0] for line in lines if line))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
+_NO_HEADERS: Final = Headers()
+
+
 class HttpExchange:
     """
-    A request and its answer, on a connection that is used for nothing else meanwhile.
+    Requests in a row and their answers, on a connection that has no other use meanwhile.
 
     Attributes:
-        request: Its headers have neither `Host` nor a length.
-        is_sent: Whether all of the request was sent; set by who sends it.
-        status: Of the answer; 0 until its head is received.
-        headers: Of the answer.
-        has_received: Whether anything was received.
-        is_complete: Whether the answer is.
-        buffered: Bytes of the body that were received and not read.
+        answers: Those that are complete, in the order of the requests.
+        is_sent: Whether all of the requests was sent; set by who sends them.
+        status: Of the answer that is being received; 0 until its head is.
+        headers: Of that answer.
+        has_received: Whether anything of that answer was received.
+        is_complete: Whether no more answers come.
+        buffered: Bytes of its body that were received and not read.
     """
 
-    def __init__(self, request: Request, host: str, limit: int = _ENDLESS) -> None:
-        """Begin; `host` is the header, and `limit` the most bytes that are kept."""
-        self.request: Final = request
+    is_sent = False
+    is_complete = False
+    has_received = False
+    status = 0
+    headers = _NO_HEADERS
+    buffered = 0
+    # Bytes that were received and not parsed begin at `_at`.
+    _received = b""
+    _at = 0
+    _is_last = False  # Whether the connection ends after this answer.
+    _left = 0  # Of a body, or of a chunk.
+    _is_chunked = False
+    # What parses the next bytes; it returns whether it may go on. None: a new answer.
+    _step: Callable[[HttpExchange], bool] | None = None
+
+    def __init__(
+        self,
+        host: str,
+        requests: Sequence[Request],
+        limit: int = _ENDLESS,
+        *,
+        is_whole: bool = True,
+    ) -> None:
+        """
+        Begin.
+
+        Args:
+            host: The header.
+            requests: If there are several, they are short; none is a HEAD.
+            limit: The most bytes of a value.
+            is_whole: Whether the answer is read as a whole, not by `read`.
+        """
+        self.answers: Final[list[Answer]] = []
+        self._requests: Final = requests
         self._host: Final = host
         self._limit: Final = limit
-        self.is_sent = False
-        self.status = 0
-        self.headers = _NO_HEADERS
-        self.has_received = False
-        self.is_complete = False
-        self.buffered = 0
-        self._body: Final[deque[bytes | bytearray | memoryview]] = deque()
-        self._is_last = True
-        # Bytes that were received and not parsed begin at `_at`.
-        self._received = b""
-        self._at = 0
-        # What parses them; it returns whether it may go on with them.
-        self._step: Callable[[HttpExchange], bool] = HttpExchange._parse_head
-        self._left = 0  # Of a body, or of a chunk.
-        self._is_chunked = False
-
-    # --- The request ----------------------------------------------------------------
-
-    def first_part(self) -> bytes:
-        """Return the head, with the body if that is short."""
-        request = self.request
-        body = request.body
-        head = head_of(request, self._host, lines_of(request.headers))
-        return head + body if isinstance(body, bytes) and self.is_short else head
+        if not is_whole or self.request.method == "HEAD":
+            self._step = HttpExchange._parse_head
 
     @property
-    def is_short(self) -> bool:
-        """Whether the first part is all of the request."""
-        return is_short(self.request)
+    def request(self) -> Request:
+        """The first one; its headers have neither `Host` nor a length."""
+        return self._requests[0]
+
+    # --- The requests ---------------------------------------------------------------
+
+    def first_part(self) -> bytes:
+        """Return the heads, with the bodies of those that are short."""
+        parts: list[bytes] = []
+        headers, end = None, ""
+        for request in self._requests:
+            if request.headers is not headers:
+                headers = request.headers
+                lines = [f"{name}: {headers[name]}\r\n" for name in headers]
+                end = f" HTTP/1.1\r\nHost: {self._host}\r\n{''.join(lines)}"
+            length, body = "", request.body
+            if body is not None:
+                size = body.size if isinstance(body, Upload) else len(body)
+                length = _CHUNKED if size is None else f"Content-Length: {size}\r\n"
+            head = f"{request.method} {request.path}{end}{length}\r\n"
+            parts.append(head.encode("latin-1"))
+            if body and is_short(request):
+                parts.append(body)  # type: ignore[arg-type] # No Upload.
+        return b"".join(parts) if len(parts) > 1 else parts[0]
+
+    @property
+    def is_by_part(self) -> bool:
+        """Whether each part that is sent has the whole timeout."""
+        return isinstance(self.request.body, Upload)
 
     def more_parts(self) -> Iterator[bytes | memoryview]:
         """
-        Yield the rest of the request.
+        Yield the rest of a request that is not short.
 
         Raises:
             SourceFailed: The file of an `Upload` failed.
@@ -163,38 +219,76 @@ class HttpExchange:
                 yield b"0\r\n\r\n"
             else:
                 yield from body.blocks()
-        elif body is not None and not self.is_short:
+        elif body is not None and not is_short(self.request):
             view = memoryview(body)
             for begin in range(0, len(view), _PART_BYTES):
                 yield view[begin : begin + _PART_BYTES]
 
-    # --- The answer -----------------------------------------------------------------
+    # --- The answers ----------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
         """
-        Parse a part of the answer; none: the end of the connection.
+        Parse a part of the answers; none: the end of the connection.
 
         Raises:
             BadAnswerError: It is not an answer, or the connection ended before its end.
         """
-        if data:
-            self.has_received = True
-            if self._at < len(self._received):
-                data = self._received[self._at :] + data
-            self._received, self._at = data, 0
-            while not self.is_complete and self._step(self):
-                pass
-        elif self.status and self._left == _ENDLESS:
+        if not data:
+            if not self.status or self._left != _ENDLESS:
+                where = "within" if self.has_received else "before"
+                raise BadAnswerError(f"disconnected {where} the answer")
+            self._end()
+            return
+        if self._at < len(self._received):
+            data = self._received[self._at :] + data
+        self._received, self._at = data, 0
+        while not self.is_complete and (self._step or HttpExchange._parse_answer)(self):
+            pass
+
+    def _parse_answer(self) -> bool:
+        """Begin an answer, or take it if it is there as a whole."""
+        data = self._received
+        if self._at == len(data):
+            return False
+        if not self.has_received and self._take_plain(data):
+            return self._at < len(data)
+        return self._parse_head()
+
+    def _take_plain(self, data: bytes) -> bool:
+        """Take an answer if it is there as a whole, and its head is an ordinary one."""
+        found = _match_plain(data, self._at)
+        if found is None:
+            return False
+        size, begin = int(found[2]), found.end()
+        end = begin + size
+        if size > self._limit or end > len(data):
+            return False
+        self._at = end
+        headers, body = Headers(found[0]), data[begin:end]
+        self.answers.append(Answer(int(found[1]), headers, body))
+        self.is_complete = len(self.answers) == len(self._requests)
+        return True
+
+    def _end(self) -> None:
+        """End an answer that was received in parts."""
+        if len(self._requests) == 1:  # What of its body was not read stays here.
             self.is_complete = True
-        else:
-            where = "within" if self.has_received else "before"
-            raise BadAnswerError(f"disconnected {where} the answer")
+            return
+        if not self.has_end:
+            raise BadAnswerError("an answer of unknown length")
+        self.answers.append(self.answer())
+        self.is_complete = self._is_last or len(self.answers) == len(self._requests)
+        self._step, self._is_chunked = None, False
+        self.status, self.has_received = 0, False
 
     def has(self, count: int) -> bool:
         """Whether the head and so many bytes of the body are received, or all of it."""
+        if self.is_complete:
+            return True
+        if not self.status or len(self._requests) > 1:
+            return False
         wanted = count if self.status == _OK else min(count, _TEXT_BYTES_MAX)
-        is_enough = self.status and self.buffered >= wanted
-        return self.is_complete or bool(is_enough)
+        return self.buffered >= wanted
 
     def read(self, size: int | None = None) -> bytes:
         """Return up to `size` bytes of the body that were received, and forget them."""
@@ -215,6 +309,8 @@ class HttpExchange:
 
     def answer(self) -> Answer:
         """Return the answer with what was received of its body; a redirect is named."""
+        if self.answers and not self.status:
+            return self.answers[0]
         body = self.read()
         if 300 <= self.status < 400 and "Location" in self.headers:  # noqa: PLR2004
             body = f"redirect to {self.headers['Location']}".encode()
@@ -226,6 +322,12 @@ class HttpExchange:
         is_in_step = self.is_complete and self._at == len(self._received)
         return self.is_sent and is_in_step and not self._is_last
 
+    @property
+    def has_end(self) -> bool:
+        """Whether it would be noticed that a value is not complete."""
+        is_value = self.status == _OK and self.request.method == "GET"
+        return not is_value or self._left != _ENDLESS
+
     def is_stale(self, error: OSError) -> bool:
         """
         Whether a request may be sent again after an error, on a new connection.
@@ -236,36 +338,30 @@ class HttpExchange:
         is_broken = isinstance(error, ConnectionError | ssl.SSLError)
         return is_broken and not self.has_received and self.request.is_repeatable
 
-    @property
-    def is_last(self) -> bool:
-        """Whether the connection ends after this answer."""
-        return self._is_last
-
-    @property
-    def rest(self) -> bytes:
-        """What was received after the answer."""
-        return self._received[self._at :]
-
     # --- Steps of the parser --------------------------------------------------------
 
     def _parse_head(self) -> bool:
+        self.has_received = True
         head = self._line(b"\r\n\r\n")
         if head is None:
             return False
-        found = _HEAD.fullmatch(head + b"\r\n")
+        head += b"\r\n\r\n"
+        found = _HEAD.fullmatch(head)
         if not found:
             raise BadAnswerError(f"not an answer of HTTP/1: {head[:80]!r}")
         status = int(found[2])
         if 100 <= status < 200:  # noqa: PLR2004 - Another head follows.
             return True
-        self.headers = headers = Headers(found[3].decode("latin-1"))
+        self.headers = headers = Headers(head)
+        self._body: deque[bytes | bytearray | memoryview] = deque()
         closes = "close" in headers.get("Connection", "").lower()
         self._is_last = closes or found[1] == b"1.0"
-        self.status = status
-        if self.request.method == "HEAD" or status in _WITHOUT_BODY:
-            self.is_complete = True
-        else:
+        is_empty = self.request.method == "HEAD" or status in _WITHOUT_BODY
+        if not is_empty:
             self._begin_body(headers.get("Transfer-Encoding"), headers)
+        self.status = status  # Of an answer that is none, it is not known.
+        if is_empty:
+            self._end()
         return True
 
     def _begin_body(self, encoding: str | None, headers: Headers) -> None:
@@ -295,8 +391,9 @@ class HttpExchange:
             self._left -= len(part)
         if self._left:
             return False
-        self.is_complete = not self._is_chunked
         self._step = HttpExchange._parse_chunk_end
+        if not self._is_chunked:
+            self._end()
         return True
 
     def _keep(self, part: bytes) -> None:
@@ -333,7 +430,8 @@ class HttpExchange:
 
     def _parse_trailer(self) -> bool:
         line = self._line(b"\r\n")
-        self.is_complete = line == b""
+        if line == b"":
+            self._end()
         return line is not None
 
     def _line(self, end: bytes) -> bytes | None:
@@ -347,25 +445,6 @@ class HttpExchange:
             return None
         self._at = at + len(end)
         return self._received[begin:at]
-
-
-_NO_HEADERS: Final = Headers()
-
-
-def lines_of(headers: Mapping[str, str]) -> str:
-    """Return headers as they are sent."""
-    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-
-
-def head_of(request: Request, host: str, lines: str) -> bytes:
-    """Return what is sent before the body; `lines` are the headers of the request."""
-    body, length = request.body, ""
-    if body is not None:
-        size = body.size if isinstance(body, Upload) else len(body)
-        length = _CHUNKED if size is None else f"Content-Length: {size}\r\n"
-    return (
-        f"{request.method} {request.path} HTTP/1.1\r\nHost: {host}\r\n{lines}{length}\r\n"
-    ).encode("latin-1")
 
 
 def is_short(request: Request) -> bool:

@@ -164,15 +164,15 @@ def as_bytes(key: object, what: str = "key") -> bytes:
     Raises:
         InvalidKeyError: It is something else, or not valid Unicode.
     """
-    if isinstance(key, bytes):
-        return exact(key)
-    if not isinstance(key, str):
-        raise InvalidKeyError(f"a {what} of type {type(key).__name__}; {_ALLOWED}")
     try:
-        return str.encode(key)
+        if isinstance(key, str):
+            return str.encode(key)
+        if isinstance(key, bytes):
+            return exact(key)
+        raise InvalidKeyError(f"a {what} of type {type(key).__name__}; {_ALLOWED}")
     except UnicodeEncodeError:
         raise InvalidKeyError(
-            f"bad {what} {key[:_SHOWN_MAX]!a}: it is not valid Unicode; {_ALLOWED}"
+            f"bad {what} {str(key)[:_SHOWN_MAX]!a}: it is not valid Unicode; {_ALLOWED}"
         ) from None
 
 

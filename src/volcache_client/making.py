@@ -116,7 +116,7 @@ class Making(Generic[V]):
         core = self._core
         try:
             made: V = await core.driver.call(self._make)
-            core.counters.made()
+            core.counters.making("made")
             await core.counted(
                 "set",
                 core.store_value(self._key, made, self._ttl),
@@ -152,7 +152,7 @@ class Making(Generic[V]):
                 return None
             if not has_waited:
                 has_waited = True
-                core.counters.waited()
+                core.counters.making("waits")
             await core.driver.sleep(pause)
             pause = min(2 * pause, _LOOK_LONGEST)
 

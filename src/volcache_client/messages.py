@@ -93,43 +93,6 @@ class Item(NamedTuple, Generic[V]):
     stat: Stat
 
 
-# --- Steps ------------------------------------------------------------------------------
-
-
-class Send(NamedTuple):
-    """Send a request to a node; its result is an `Answer`; may raise a `NodeError`."""
-
-    node: Node
-    request: Request
-    # Seconds for the whole exchange; of an `Upload`, for each part, and for the answer.
-    timeout: float
-
-
-class Open(NamedTuple):
-    """
-    Send a request; its result is an `Opened` if the status is 200, else an `Answer`.
-
-    May raise a `NodeError`.
-    """
-
-    node: Node
-    request: Request
-    timeout: float  # Seconds until the head of the answer; then between two parts.
-
-
-class SendMany(NamedTuple):
-    """
-    Send requests to a node, each after the other on few connections.
-
-    Its result is a list for the first ones of them, as many as fit: an `Answer`, the error
-    of the connection, or None if it may be sent again.
-    """
-
-    node: Node
-    requests: Sequence[Request]  # Repeatable, with short bodies or none.
-    timeout: float  # Seconds until the first answer, and between two.
-
-
 class Driver(Protocol):
     """
     What performs the steps of operations, which are coroutines.
@@ -138,16 +101,20 @@ class Driver(Protocol):
     what an operation does is written once.
     """
 
-    async def send(self, step: Send, /) -> Answer:
-        """Perform a step."""
+    def send(
+        self, node: Node, request: Request, seconds: float, /
+    ) -> Operation[Answer]:
+        """Send a request and read its answer; see `HttpTransport`, as of the next two."""
 
     async def send_many(
-        self, step: SendMany, /
+        self, node: Node, requests: Sequence[Request], seconds: float, /
     ) -> Sequence[Answer | CacheError | None]:
-        """Perform a step; raises a `NodeError` if there is no connection at all."""
+        """Send requests in a row."""
 
-    async def open(self, step: Open, /) -> Answer | Opened:
-        """Perform a step."""
+    async def open(
+        self, node: Node, request: Request, seconds: float, /
+    ) -> Answer | Opened:
+        """Send a request and open its answer."""
 
     async def sleep(self, seconds: float, /) -> None:
         """Wait."""
@@ -161,8 +128,8 @@ class Driver(Protocol):
     def keep(self, nodes: tuple[Node, ...], /) -> None:
         """Close the connections to all other nodes."""
 
-    def connections(self) -> Mapping[Node, int]:
-        """Return how many are open to each node."""
+    def connections(self) -> Mapping[Node, tuple[int, int]]:
+        """Return how many are open to each node, and in use."""
 
 
 if TYPE_CHECKING:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Final, Literal, TypedDict
 
 Outcome = Literal["hit", "miss", "done", "refused", "dropped", "error"]
 
@@ -18,7 +15,7 @@ BUCKETS: Final = (
 )  # fmt: skip
 
 
-class Durations(NamedTuple):
+class Durations(TypedDict):
     """
     Durations of one operation.
 
@@ -27,30 +24,30 @@ class Durations(NamedTuple):
         seconds: Their sum.
     """
 
-    counts: tuple[int, ...]
+    counts: list[int]
     seconds: float
 
 
-class NodeNumbers(NamedTuple):
+class NodeNumbers(TypedDict):
     """
     Numbers of one node.
 
     Attributes:
-        is_up: Whether it is asked.
-        requests: Sent, or begun to be, probes included.
+        up: 1 = it is asked, 0 = it is down.
+        requests: Those that ended, probes included.
         failures: Without an answer, and probes that were answered "not ready".
-        in_flight: Requests that are not answered yet.
         connections: Opened and not closed; in use or kept.
+        in_use: Those of them that wait for an answer.
     """
 
-    is_up: bool
+    up: int
     requests: int
     failures: int
-    in_flight: int
     connections: int
+    in_use: int
 
 
-class Metrics(NamedTuple):
+class Stats(TypedDict):
     """
     Numbers of a client since its start.
 
@@ -58,48 +55,38 @@ class Metrics(NamedTuple):
         operations: By operation ("get") and outcome. "hit" and "miss" are of reads; "done",
             "refused" (a condition does not hold), and "dropped" (a node was down, and an
             error is not raised) of writes; "error" is raised.
-        errors: By the name of the class, also those that are not raised.
         durations: By operation.
+        errors: By the name of the class, also those that are not raised.
         made: Values that were made by `get_or_set`.
         waits: Calls of `get_or_set` that waited for another one that makes the value, of
             this client or another.
         nodes: By name.
     """
 
-    operations: Mapping[tuple[str, Outcome], int]
-    errors: Mapping[str, int]
-    durations: Mapping[str, Durations]
+    operations: dict[str, dict[Outcome, int]]
+    durations: dict[str, Durations]
+    errors: dict[str, int]
     made: int
     waits: int
-    nodes: Mapping[str, NodeNumbers]
+    nodes: dict[str, NodeNumbers]
 
 
 class Counters:
-    """
-    Counts operations; used by all threads.
-
-    Each method but `read` takes the lock once, for a third of a microsecond.
-    """
+    """Counts operations; used by all threads."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._outcomes: Counter[tuple[str, Outcome]] = Counter()
+        self._operations: defaultdict[str, Counter[Outcome]] = defaultdict(Counter)
         self._errors: Counter[str] = Counter()
-        # By operation: how many took how long, and their sum.
-        self._counts: defaultdict[str, list[int]] = defaultdict(
-            lambda: [0] * (len(BUCKETS) + 1)
+        # By operation: how many took how long, and the sum of that.
+        self._durations: defaultdict[str, list[float]] = defaultdict(
+            lambda: [0] * (len(BUCKETS) + 2)
         )
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-        # By node: requests, those that ended, and failures.
-        self._requests: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-        self._made = 0
-        self._waits = 0
+        self._making: Counter[str] = Counter()
 
     def after_fork(self) -> None:
-        """Replace the lock, in a child process; what was in flight is not there."""
+        """Replace the lock, in a child process."""
         self._lock = Lock()
-        for requests in self._requests.values():
-            requests[1] = requests[0]
 
     def operation_ended(
         self, name: str, outcome: Outcome, seconds: float, count: int = 1
@@ -107,60 +94,34 @@ class Counters:
         """Count an operation, or several that took the same time."""
         at = bisect_left(BUCKETS, seconds)
         with self._lock:
-            self._outcomes[name, outcome] += count
-            self._counts[name][at] += count
-            self._seconds[name] += count * seconds
+            self._operations[name][outcome] += count
+            durations = self._durations[name]
+            durations[at] += count
+            durations[-1] += count * seconds
 
     def error(self, error: Exception) -> None:
         """Count an error."""
         with self._lock:
             self._errors[type(error).__name__] += 1
 
-    def made(self) -> None:
-        """Count a value that was made."""
+    def making(self, what: Literal["made", "waits"]) -> None:
+        """Count a value that was made, or a call that waited for one."""
         with self._lock:
-            self._made += 1
+            self._making[what] += 1
 
-    def waited(self) -> None:
-        """Count a call that waited for the value."""
+    def read(self, nodes: dict[str, NodeNumbers]) -> Stats:
+        """Return all numbers, of one moment; those of the nodes are given."""
         with self._lock:
-            self._waits += 1
-
-    def request_began(self, node: str, count: int = 1) -> None:
-        """Count requests; `request_ended` must follow."""
-        with self._lock:
-            self._requests[node][0] += count
-
-    def request_ended(self, node: str, *, failures: int, count: int = 1) -> None:
-        """Count the end of requests."""
-        with self._lock:
-            requests = self._requests[node]
-            requests[1] += count
-            requests[2] += failures
-
-    def read(self, nodes: Mapping[str, tuple[bool, int]]) -> Metrics:
-        """
-        Return all numbers, of one moment.
-
-        Args:
-            nodes: By name, whether each is up, and its open connections.
-        """
-        with self._lock:
-            durations = {
-                name: Durations(tuple(counts), self._seconds[name])
-                for name, counts in self._counts.items()
+            return {
+                "operations": {
+                    name: dict(found) for name, found in self._operations.items()
+                },
+                "durations": {
+                    name: {"counts": [*map(int, found[:-1])], "seconds": found[-1]}
+                    for name, found in self._durations.items()
+                },
+                "errors": dict(self._errors),
+                "made": self._making["made"],
+                "waits": self._making["waits"],
+                "nodes": nodes,
             }
-            numbers = {}
-            for name, (is_up, connections) in nodes.items():
-                began, ended, failures = self._requests.get(name, (0, 0, 0))
-                numbers[name] = NodeNumbers(
-                    is_up, began, failures, began - ended, connections
-                )
-            return Metrics(
-                operations=dict(self._outcomes),
-                errors=dict(self._errors),
-                durations=durations,
-                made=self._made,
-                waits=self._waits,
-                nodes=numbers,
-            )

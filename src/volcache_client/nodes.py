@@ -189,6 +189,8 @@ class Node:
     Attributes:
         address: Where it listens.
         name: Of the address.
+        requests: How many have ended.
+        unanswered: How many of them without an answer.
 
     Invariants:
         - From an `ask` that returns "probe" until `probe_ended` is called, no other caller
@@ -214,6 +216,7 @@ class Node:
         """
         self.address: Final = address
         self.name: Final = address.name
+        self.requests = self.unanswered = 0
         self._options: Final = options
         self._clock: Final = clock
         self._events: Final = events
@@ -259,24 +262,27 @@ class Node:
         self._has_probe_failed = False
         return "probe"
 
-    def succeeded(self) -> bool:
-        """Count an answer; return whether the node was down and is up now."""
-        if not self._failures:  # Nor is it down.
-            return False
+    def succeeded(self, count: int = 1) -> bool:
+        """Count answers; return whether the node was down and is up now."""
         with self._lock:
+            self.requests += count
+            if not self._failures:  # Nor is it down.
+                return False
             was_down = self._is_down
+            if was_down:
+                self._events.put("up", self.name)
             self._failures = 0
             self._is_down = False
             self._backoff = self._options.first_seconds
             self._reason = ""
-            if was_down:
-                self._events.put("up", self.name)
         self._events.deliver()
         return was_down
 
-    def failed(self, reason: str) -> bool:
-        """Count a failure; return whether the node was up and is down now."""
+    def failed(self, reason: str, count: int = 1) -> bool:
+        """Count a failure of so many requests; return whether the node is down just now."""
         with self._lock:
+            self.requests += count
+            self.unanswered += count
             self._failures += 1
             self._reason = reason
             # Also set by a request that was sent before the node was down: what it says is

@@ -115,9 +115,11 @@ def _counted(
     def decorate(
         method: Callable[Concatenate[S, P], Operation[T]],
     ) -> Callable[Concatenate[S, P], Operation[T | None]]:
-        async def counted(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T | None:
+        def counted(
+            self: S, /, *args: P.args, **kwargs: P.kwargs
+        ) -> Operation[T | None]:
             steps = method(self, *args, **kwargs)
-            return await self.counted(name, steps, is_write=kind == "write")
+            return self.counted(name, steps, is_write=kind == "write")
 
         return counted
 

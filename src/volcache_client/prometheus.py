@@ -11,14 +11,13 @@ The names:
     volcache_client_node_up                    by client, node, as are all below
     volcache_client_node_requests_total
     volcache_client_node_failures_total
-    volcache_client_node_requests_in_flight
     volcache_client_node_connections
+    volcache_client_node_in_use
 """
 
 from __future__ import annotations
 
 from itertools import accumulate
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from volcache_client.errors import InvalidArgumentError
@@ -38,41 +37,34 @@ except ImportError as missing:
     ) from missing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator
 
     from prometheus_client.metrics_core import Metric
 
-    from volcache_client.metrics import Metrics
+    from volcache_client.metrics import Stats
 
 _LIMITS: Final = (*map(str, BUCKETS), "+Inf")
-_NODE: Final = ("client", "node")
-# Those of nodes are in the order of `NodeNumbers`.
-_FAMILIES: Final = (
-    (CounterMetricFamily, "operations", "Operations that ended.",
-     ("client", "operation", "outcome")),
-    (HistogramMetricFamily, "operation_seconds",
-     "Durations of operations, from the call to the result.", ("client", "operation")),
-    (CounterMetricFamily, "errors",
-     "Errors by the name of their class, also those that were not raised.",
-     ("client", "error")),
-    (CounterMetricFamily, "made", "Values made by get_or_set.", ("client",)),
-    (CounterMetricFamily, "waits", "Calls of get_or_set that waited for another one.",
-     ("client",)),
-    (GaugeMetricFamily, "node_up", "1 = the node is asked, 0 = it is down.", _NODE),
-    (CounterMetricFamily, "node_requests", "Requests to a node.", _NODE),
-    (CounterMetricFamily, "node_failures",
-     "Requests to a node that were not answered.", _NODE),
-    (GaugeMetricFamily, "node_requests_in_flight",
-     "Requests to a node that are not answered yet.", _NODE),
-    (GaugeMetricFamily, "node_connections",
-     "Open connections to a node, in use or kept.", _NODE),
-)  # fmt: skip
+_C, _G = CounterMetricFamily, GaugeMetricFamily
+# By the end of the name: the kind, what it is, and the labels after that of the client.
+_FAMILIES: Final[dict[str, tuple[Any, str, tuple[str, ...]]]] = {
+    "operations": (_C, "Operations that ended.", ("operation", "outcome")),
+    "operation_seconds": (HistogramMetricFamily,
+     "Durations of operations, from the call to the result.", ("operation",)),
+    "errors": (_C, "Errors by their class, also those not raised.", ("error",)),
+    "made": (_C, "Values made by get_or_set.", ()),
+    "waits": (_C, "Calls of get_or_set that waited for another one.", ()),
+    "node_up": (_G, "1 = the node is asked, 0 = it is down.", ("node",)),
+    "node_requests": (_C, "Requests to a node that ended.", ("node",)),
+    "node_failures": (_C, "Requests that a node did not answer.", ("node",)),
+    "node_connections": (_G, "Open connections, in use or kept.", ("node",)),
+    "node_in_use": (_G, "Connections in use.", ("node",)),
+}  # fmt: skip
 
 
 class HasStats(Protocol):
     """What a collector reads: `Client` and `AsyncClient`."""
 
-    def stats(self) -> Metrics:
+    def stats(self) -> Stats:
         """Return the numbers."""
 
 
@@ -90,36 +82,23 @@ class Collector(_Collector):
     """
 
     def __init__(self, client: HasStats, *, name: str = "default") -> None:
-        """
-        Begin with one client.
-
-        Args:
-            client: Anything with a method `stats`.
-            name: The value of the label `client`.
-
-        Raises:
-            InvalidArgumentError: The name is not text, or empty.
-        """
-        self._lock: Final = Lock()
-        self._clients: dict[str, HasStats] = {}
+        """Begin with one client; see `add`."""
+        self._clients: Final[dict[str, HasStats]] = {}
         self.add(client, name=name)
 
     def add(self, client: HasStats, *, name: Any) -> None:  # noqa: ANN401 - It is checked.
         """
-        Read another client, too.
+        Read another client, too; `name` is the value of the label `client`.
 
         Raises:
             InvalidArgumentError: The name is not text, or empty, or that of another client.
         """
         if not isinstance(name, str) or not name:
             raise InvalidArgumentError(f"name={name!r}; allowed is text, not empty")
-        with self._lock:
-            if name in self._clients:
-                raise InvalidArgumentError(
-                    f"name={name!r} is that of a client which was added before; allowed is"
-                    " another one"
-                )
-            self._clients[name] = client
+        if self._clients.setdefault(name, client) is not client:
+            raise InvalidArgumentError(
+                f"name={name!r} is that of another client; allowed is another name"
+            )
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without numbers, so that a registry knows their names."""
@@ -127,34 +106,33 @@ class Collector(_Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics of all clients."""
-        with self._lock:
-            clients = tuple(self._clients.items())
         families = _families()
-        for name, client in clients:
-            _add(families, name, client.stats())
+        for name, client in list(self._clients.items()):
+            for family, labels, values in _numbers(client.stats()):
+                families[family].add_metric((name, *labels), *values)
         return families.values()
 
 
 def _families() -> dict[str, Any]:
     """Return the metrics of one scrape, by the ends of their names."""
     return {
-        name: kind(f"volcache_client_{name}", text, labels=labels)
-        for kind, name, text, labels in _FAMILIES
+        name: kind(f"volcache_client_{name}", text, labels=("client", *labels))
+        for name, (kind, text, labels) in _FAMILIES.items()
     }
 
 
-def _add(families: Mapping[str, Any], client: str, metrics: Metrics) -> None:
-    """Add the numbers of a client."""
-    for (operation, outcome), count in metrics.operations.items():
-        families["operations"].add_metric((client, operation, outcome), count)
-    for operation, (counts, seconds) in metrics.durations.items():
-        buckets = list(zip(_LIMITS, accumulate(counts), strict=True))
-        families["operation_seconds"].add_metric((client, operation), buckets, seconds)
-    for error, count in metrics.errors.items():
-        families["errors"].add_metric((client, error), count)
-    families["made"].add_metric((client,), metrics.made)
-    families["waits"].add_metric((client,), metrics.waits)
-    of_node = [family for name, family in families.items() if name.startswith("node_")]
-    for node, numbers in metrics.nodes.items():
-        for family, number in zip(of_node, numbers, strict=True):
-            family.add_metric((client, node), float(number))
+def _numbers(stats: Stats) -> Iterator[tuple[str, tuple[str, ...], tuple[Any, ...]]]:
+    """Yield the family, labels and values of each number of a client."""
+    for operation, outcomes in stats["operations"].items():
+        for outcome, count in outcomes.items():
+            yield "operations", (operation, outcome), (count,)
+    for operation, found in stats["durations"].items():
+        buckets = list(zip(_LIMITS, accumulate(found["counts"]), strict=True))
+        yield "operation_seconds", (operation,), (buckets, found["seconds"])
+    for error, count in stats["errors"].items():
+        yield "errors", (error,), (count,)
+    yield "made", (), (stats["made"],)
+    yield "waits", (), (stats["waits"],)
+    for node, numbers in stats["nodes"].items():
+        for name, number in numbers.items():
+            yield f"node_{name}", (node,), (number,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import weakref
 from contextvars import copy_context
 from functools import partial
@@ -13,7 +12,7 @@ from volcache_client.base import BaseClient
 from volcache_client.errors import InvalidArgumentError
 from volcache_client.exchanges import run
 from volcache_client.threads import Flights, Renewals, Workers
-from volcache_client.transport import Transport
+from volcache_client.transport import ThreadDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,22 +26,6 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound="str | bytes")
 T = TypeVar("T")
 V = TypeVar("V")
-
-
-class ThreadDriver(Transport):
-    """Performs steps in the thread of the caller; used by all threads."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)  # noqa: ASYNC251 - There is no loop.
-
-    async def call(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401
-        """Call a function."""
-        return function()
-
-    async def finish(self, steps: Operation[None], _error: BaseException) -> None:
-        """Perform the last steps of an operation."""
-        await steps
 
 
 class ThreadClient(BaseClient[V]):
@@ -81,20 +64,20 @@ class ThreadClient(BaseClient[V]):
     # --- The client as a mapping --------------------------------------------------------
 
     def __getitem__(self, key: Key) -> V:
-        found = self._run(self._core.get(key))
+        found = run(self._core.get(key))
         if found is None:
             raise KeyError(key)
         return found[0]
 
     def __setitem__(self, key: Key, value: V) -> None:
-        self._run(self._core.set("set", key, value))
+        run(self._core.set("set", key, value))
 
     def __delitem__(self, key: Key) -> None:
-        if not self._run(self._core.delete(key)):
+        if not run(self._core.delete(key)):
             raise KeyError(key)
 
     def __contains__(self, key: object) -> bool:
-        return self._run(self._core.stat(cast("str", key))) is not None
+        return run(self._core.stat(cast("str", key))) is not None
 
     def __iter__(self) -> NoReturn:
         raise TypeError(f"iter: {_NOT_LISTED}")
@@ -107,24 +90,22 @@ class ThreadClient(BaseClient[V]):
 
     # --- Steps --------------------------------------------------------------------------
 
-    _run = staticmethod(run)
-
-    def _many(self, many: Many[K, T]) -> dict[K, T]:
+    async def _many(self, many: Many[K, T]) -> dict[K, T]:
         """Perform the steps for all nodes at the same time; return the results."""
         self._driver.check_open()
-        calls = [partial(self._run, steps) for steps in self._run(many.by_node())]
+        calls = [partial(run, steps) for steps in await many.by_node()]
         for failed in self._workers.run(calls):
             if failed is not None:
                 raise failed
         return many.results()
 
-    def _make_once(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
+    async def _make_once(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
         """Return the result of an operation, of this or of another thread."""
         return self._flights.run(
             stored,
-            lambda: self._run(call()),
+            lambda: run(call()),
             copied=self._core.copied,
-            on_wait=self._core.counters.waited,
+            on_wait=lambda: self._core.counters.making("waits"),
         )
 
     def _renew(self, making: Making[V]) -> None:
@@ -134,7 +115,7 @@ class ThreadClient(BaseClient[V]):
         def renew() -> None:
             error = None
             try:
-                self._run(making.renew())
+                run(making.renew())
             except BaseException as caught:  # noqa: BLE001 - It has no caller.
                 error = None if self._is_closed else caught
             finally:

@@ -69,8 +69,8 @@ def test_instance_that_is_not_ready_stays_down(kind: Any) -> None:
         kept = owners.keys() - set(lost)
         assert client.get_many(kept) == dict.fromkeys(kept, b"v")
         assert [bool(event.reason) for event in events] == [True]
-        numbers = client.stats().nodes[server.name]
-        assert numbers.failures == 3 + paths.count("/-/ready")
+        numbers = client.stats()["nodes"][server.name]
+        assert numbers["failures"] == 3 + paths.count("/-/ready")
         is_ready.set()
         wait_until(partial(ask, lambda: len(events) > 1), "it is up")
         assert [event.kind for event in events] == ["down", "up"]

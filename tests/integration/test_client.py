@@ -142,8 +142,8 @@ def test_no_answer_is_wrong_while_an_instance_is_killed_and_started(
                 server.restart()
             traffic.wait_for("stored", "read", "made")
         assert not traffic.wrong
-        (node,) = user.stats().nodes.values()
-        assert (node.is_up, node.in_flight) == (True, 0)
+        (node,) = user.stats()["nodes"].values()
+        assert (node["up"], node["in_use"]) == (1, 0)
 
 
 class Traffic:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from support.waiting import DEADLINE_SECONDS
 from volcache_client import AsyncClient
-from volcache_client.aio import AsyncReader
+from volcache_client.methods import AsyncReader
 
 
 def client_of(node: Any, **options: Any) -> AsyncClient[bytes]:

@@ -103,11 +103,12 @@ async def ask(
     first: float = LONG,
 ) -> HttpExchange:
     """Send a request, in some seconds for its head, and receive its answer."""
-    loop = asyncio.get_running_loop()
-    limits = iter([first])
+    until = asyncio.get_running_loop().time() + first
     method = "GET" if body is None else "PUT"
-    exchange = HttpExchange(Request(method, "/key", {}, body), "h:1")
-    await connection.send(exchange, lambda: loop.time() + next(limits, LONG))
+    exchange = HttpExchange("h:1", [Request(method, "/key", {}, body)])
+    connection.start(exchange, until, LONG)
+    if body is not None:
+        await connection.send_rest(exchange)
     await connection.receive(1 << 40)
     return exchange
 
@@ -130,7 +131,7 @@ async def test_what_is_left_in_the_socket_that_broke_is_read(rest: bytes) -> Non
         far.send(rest)
         connection.connection_lost(BrokenPipeError())
         if rest.endswith(b"no"):
-            assert (await task).status == 413
+            assert (await task).answer().status == 413
         else:
             with pytest.raises(BrokenPipeError):
                 await task
@@ -183,8 +184,8 @@ async def test_a_body_that_is_read_in_parts_is_not_received_ahead() -> None:
     """The server waits until more is asked for."""
     with wired() as (connection, wire, _):
         loop = asyncio.get_running_loop()
-        exchange = HttpExchange(Request("GET", "/key", {}), "h:1")
-        await connection.send(exchange, lambda: loop.time() + LONG)
+        exchange = HttpExchange("h:1", [Request("GET", "/key", {})], is_whole=False)
+        connection.start(exchange, loop.time() + LONG, LONG)
         connection.data_received(OK + b"Content-Length: 1000000\r\n\r\n")
         await connection.receive(0)
         given = 0
@@ -232,7 +233,7 @@ async def test_a_connection_that_is_not_used_is_closed(
     async with always(VALUE) as server, client_of(server) as client:
         await client.get("a")
         await until(
-            lambda: not client.stats().nodes[server.name].connections,
+            lambda: not client.stats()["nodes"][server.name]["connections"],
             "the connection to be closed",
         )
         await until(lambda: not server.open, "the server to see it")
@@ -254,7 +255,7 @@ async def test_the_connection_used_last_is_used_first() -> None:
 
     async with ScriptedServer(serve) as server, client_of(server) as client:
         await asyncio.gather(*(client.get("a") for _ in range(3)))
-        assert client.stats().nodes[server.name].connections == 3
+        assert client.stats()["nodes"][server.name]["connections"] == 3
         for _ in range(6):
             await client.get("a")
         assert len(set(used[3:])) == 1

@@ -18,7 +18,7 @@ from volcache_client.uploads import Upload
 
 def ask(*pieces: bytes, method: str = "GET") -> HttpExchange:
     """Receive what a server sends before it closes."""
-    exchange = HttpExchange(Request(method, "/key", {}), "h:1")
+    exchange = HttpExchange("h:1", [Request(method, "/key", {})], is_whole=False)
     exchange.is_sent = True
     for piece in (*filter(None, pieces), b""):
         if not exchange.is_complete:
@@ -28,7 +28,7 @@ def ask(*pieces: bytes, method: str = "GET") -> HttpExchange:
 
 def sent(body: bytes | Upload | None) -> list[bytes]:
     """Return the parts of a request."""
-    exchange = HttpExchange(Request("PUT", "/key", {"A": "b"}, body), "h:1")
+    exchange = HttpExchange("h:1", [Request("PUT", "/key", {"A": "b"}, body)])
     return [bytes(part) for part in (exchange.first_part(), *exchange.more_parts())]
 
 

@@ -12,10 +12,16 @@ from prometheus_client import CollectorRegistry, generate_latest, parser
 from support.fetched import fetched_program
 from volcache_client import Client
 from volcache_client.errors import InvalidArgumentError, NodeTimeoutError
-from volcache_client.metrics import BUCKETS, Counters, Metrics
+from volcache_client.metrics import BUCKETS, Counters, NodeNumbers, Stats
 from volcache_client.prometheus import Collector
 
-NODES = {"10.0.0.1:1234": (True, 2), "unix:/run/a.sock": (False, 0)}
+NUMBERS: NodeNumbers = {
+    "up": 1, "requests": 4, "failures": 1, "connections": 2, "in_use": 1,
+}  # fmt: skip
+NODES: dict[str, NodeNumbers] = {
+    "10.0.0.1:1234": NUMBERS,
+    "unix:/run/a.sock": dict.fromkeys(NUMBERS, 0),  # type: ignore[dict-item]
+}
 
 
 class Counted:
@@ -28,15 +34,11 @@ class Counted:
         self.counters.operation_ended("get", "hit", 60.0)
         self.counters.operation_ended("put", "dropped", 0.1)
         self.counters.error(NodeTimeoutError("10.0.0.1:1234", "no answer"))
-        self.counters.made()
+        self.counters.making("made")
         for _ in range(2):
-            self.counters.waited()
-        for is_failure in (True, False, False):
-            self.counters.request_began("10.0.0.1:1234")
-            self.counters.request_ended("10.0.0.1:1234", failures=is_failure)
-        self.counters.request_began("10.0.0.1:1234")
+            self.counters.making("waits")
 
-    def stats(self) -> Metrics:
+    def stats(self) -> Stats:
         """Return the numbers."""
         return self.counters.read(NODES)
 
@@ -83,12 +85,12 @@ def test_all_numbers_are_there() -> None:
         ("node_up", node): 1,
         ("node_requests_total", node): 4,
         ("node_failures_total", node): 1,
-        ("node_requests_in_flight", node): 1,
         ("node_connections", node): 2,
+        ("node_in_use", node): 1,
         ("node_up", down): 0,
         ("node_requests_total", down): 0,
         ("node_failures_total", down): 0,
-        ("node_requests_in_flight", down): 0,
+        ("node_in_use", down): 0,
         ("node_connections", down): 0,
     }
     for (name, labels), value in expected.items():
@@ -132,7 +134,9 @@ def test_name_of_a_client_is_text_of_its_own() -> None:
         with pytest.raises(InvalidArgumentError, match="allowed is text, not empty"):
             Collector(Counted(), name=name)
     collector = Collector(Counted(), name="a")
-    with pytest.raises(InvalidArgumentError, match="name='a' is that of a client"):
+    with pytest.raises(
+        InvalidArgumentError, match="name='a' is that of another client"
+    ):
         collector.add(Counted(), name="a")
 
 
