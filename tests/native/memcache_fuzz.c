@@ -165,7 +165,7 @@ static void empty_store(bool syncs) {
 /* What a step is given: a copy, in memory of its length. */
 /* Do what the thread that stores values does. */
 static void store_synced(vc_mc_stream *stream, const char *data, size_t length) {
-    vc_put *put = &stream->put;
+    vc_put *put = &stream->base.put;
     const char *value = (const char *)put->value;
     CHECK(!put->record.length ||
           (value >= data && value + put->record.length <= data + length));
@@ -173,11 +173,11 @@ static void store_synced(vc_mc_stream *stream, const char *data, size_t length) 
     synced++;
 }
 
-static vc_mc_step step(vc_mc *mc, vc_mc_stream *stream, const uint8_t *data, size_t length,
-                       size_t *used, vc_mc_out *out) {
+static vc_step step(vc_mc *mc, vc_mc_stream *stream, const uint8_t *data, size_t length,
+                       size_t *used, vc_out *out) {
     char *copy = copied(data, length);
-    vc_mc_step found = vc_mc_execute(mc, stream, copy, length, used, out);
-    if (found == VC_MC_TOGETHER) store_synced(stream, copy, length);
+    vc_step found = vc_mc_execute(mc, stream, copy, length, used, out);
+    if (found == VC_STEP_TOGETHER) store_synced(stream, copy, length);
     free(copy);
     return found;
 }
@@ -244,19 +244,20 @@ static vc_mc_result answer(void *context, vc_mc_asked *asked) {
     }
 }
 
-static void read_cold(const vc_mc_stream *stream) {
+static void read_cold(const vc_stream *at) {
     uint8_t bytes[VOLUME_BYTES];
     vc_record record;
     if (next_random(&current->state) % 2)
-        vc_core_read(core, stream->key, stream->key_length, &stream->at, bytes, stream->at.size,
-                     NULL, 0, &record);
+        vc_core_read(core, at->key, at->key_length, &at->found, bytes, at->found.size, NULL, 0,
+                     &record);
     test_end_read(core);
     cold++;
 }
 
-static void flush(vc_mc_out *out) {
-    add_bytes(&current->shown, out->at, out->used);
-    out->used = 0;
+static void flush(vc_out *out) {
+    for (unsigned i = 0; i < out->count; i++)
+        add_bytes(&current->shown, out->parts[i].iov_base, out->parts[i].iov_len);
+    out->used = out->count = 0;
 }
 
 static void take_event(const vc_mc_event *event) {
@@ -288,10 +289,10 @@ static void take_events(void *context) {
 
 /* Do what the thread for calls does. Returns how much was used. */
 static size_t call(vc_mc_stream *stream, const uint8_t *data, size_t length) {
-    vc_mc_out out = {.at = malloc(ROOM), .room = ROOM};
+    vc_out out = {.at = malloc(ROOM), .room = ROOM};
     size_t used;
     take_events(NULL);
-    CHECK(step(&mcs[1], stream, data, length, &used, &out) == VC_MC_NEXT);
+    CHECK(step(&mcs[1], stream, data, length, &used, &out) == VC_STEP_NEXT);
     take_events(NULL);
     flush(&out);
     free(out.at);
@@ -301,21 +302,21 @@ static size_t call(vc_mc_stream *stream, const uint8_t *data, size_t length) {
 
 /* Execute what has arrived. Returns how much of it was used. */
 static size_t execute(vc_mc *mc, vc_mc_stream *stream, const uint8_t *data, size_t length,
-                      vc_mc_out *out) {
+                      vc_out *out) {
     size_t at = 0, used;
-    while (!stream->closes) {
-        vc_mc_step found = step(mc, stream, data + at, length - at, &used, out);
+    while (!stream->base.closes) {
+        vc_step found = step(mc, stream, data + at, length - at, &used, out);
         CHECK(out->used <= out->room && used <= length - at);
         at += used;
-        if (found == VC_MC_MORE) CHECK(stream->needed > length - at);
-        if (found == VC_MC_MORE) return at;
-        if (found == VC_MC_COLD) read_cold(stream);
-        if (found == VC_MC_FLUSH) CHECK(out->used);
-        flushed += found == VC_MC_FLUSH;
-        if (found == VC_MC_FLUSH || found == VC_MC_CALL) flush(out);
-        if (found == VC_MC_CALL) at += call(stream, data + at, length - at);
-        if (found == VC_MC_NEXT) CHECK(used);
-        executed += found == VC_MC_NEXT;
+        if (found == VC_STEP_MORE) CHECK(stream->base.needed > length - at);
+        if (found == VC_STEP_MORE) return at;
+        if (found == VC_STEP_DISK) read_cold(&stream->base);
+        if (found == VC_STEP_FLUSH) CHECK(out->used);
+        flushed += found == VC_STEP_FLUSH;
+        if (found == VC_STEP_FLUSH || found == VC_STEP_CALL) flush(out);
+        if (found == VC_STEP_CALL) at += call(stream, data + at, length - at);
+        if (found == VC_STEP_NEXT) CHECK(used);
+        executed += found == VC_STEP_NEXT;
         if (current->is_cut && next_random(&current->state) % 4 == 0) flush(out);
     }
     return length;
@@ -367,7 +368,7 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     };
     vc_mc_stream stream = {
         .rights = {!(options & 8), !(options & 16), (options & 24) == 24},
-        .remote = "1.2.3.4",
+        .base.remote = "1.2.3.4",
     };
     current = this;
     empty_store(options & 32);
@@ -379,7 +380,7 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
         add_counts(this, &mcs[i].counts, -1);
     }
     mcs[1].config.ask = answer;
-    vc_mc_out out = {room, 0, ROOM};
+    vc_out out = {.at = room, .room = ROOM};
     size_t from = 0, to = length;
     do {
         if (this->is_cut) to += 1 + next_random(&this->state) % PIECE_MAX;

@@ -21,8 +21,8 @@ from volcache.store.eviction import Eviction
 from volcache.tokens import Refusals
 
 VALUE_SIZE_MAX = 1000
-# As `vc_mc_step` numbers them.
-_NEXT, _MORE, _COLD, _FLUSH, _TOGETHER, _CALL = range(6)
+# As `vc_step` numbers them.
+_NEXT, _MORE, _COLD, _CALL, _FLUSH = 0, 1, 3, 8, 9
 
 
 class Talk:

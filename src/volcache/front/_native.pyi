@@ -396,7 +396,7 @@ class Commands:
         """Let the tokens of the service be in effect."""
 
     def execute(self, data: bytes) -> tuple[int, int]:
-        """Execute the next command; return the `vc_mc_step`, and how much was used."""
+        """Execute the next command; return the `vc_step`, and how much was used."""
 
     def call(self, data: bytes) -> tuple[int, int, bytes]:
         """Execute a command that may take long; return its reply, too."""

@@ -135,6 +135,21 @@ cdef extern from "<stdatomic.h>" nogil:
 
 cdef extern from "protocol.h" nogil:
     ctypedef struct vc_protocol: pass
+    ctypedef enum vc_step: pass
+    ctypedef struct vc_stream:
+        const char *remote
+        bint closes
+        size_t needed, key_length
+        vc_lookup found
+        const uint8_t *key
+    ctypedef struct iovec "struct iovec":
+        void *iov_base
+        size_t iov_len
+    ctypedef struct vc_out:
+        char *at
+        size_t used, room
+        iovec *parts
+        unsigned count
 
 
 cdef extern from "http.h" nogil:
@@ -292,7 +307,6 @@ cdef extern from "memcache.h" nogil:
     enum: VC_MC_TOKEN_BYTES
     enum: VC_MC_TOKENS_MAX
     enum: VC_MC_OUT_BYTES_MIN
-    ctypedef enum vc_mc_step: pass
     ctypedef enum vc_mc_result:
         VC_MC_HIT
         VC_MC_MISS
@@ -357,14 +371,7 @@ cdef extern from "memcache.h" nogil:
         vc_mc_result (*ask)(void *due_context, vc_mc_asked *asked) noexcept
         void *due_context
     ctypedef struct vc_mc_stream:
-        const char *remote
-        bint closes
-        size_t needed, key_length
-        vc_lookup at
-        uint8_t *key
-    ctypedef struct vc_mc_out:
-        char *at
-        size_t used, room
+        vc_stream base
     ctypedef struct vc_mc_counts:
         vc_durations commands[VC_MC_NAMES][VC_MC_RESULTS]
         vc_durations reads, writes
@@ -381,8 +388,8 @@ cdef extern from "memcache.h" nogil:
     ctypedef struct vc_mc: pass
     vc_mc *vc_mc_new(const vc_mc_config *config)
     void vc_mc_free(vc_mc *mc)
-    vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
-                             size_t *used, vc_mc_out *out)
+    vc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
+                          size_t *used, vc_out *out)
     void vc_mc_allow(vc_mc_stream *stream, const vc_mc_access *access)
     void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts)
     const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length)

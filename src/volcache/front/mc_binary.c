@@ -103,27 +103,27 @@ static char *put_number(char *to, uint64_t number, unsigned bytes) {
     return to + bytes;
 }
 
-static vc_mc_step answer(vc_mc_command *command, status code, const char *text) {
+static vc_step answer(vc_mc_command *command, status code, const char *text) {
     command->action = VC_MC_ANSWERING;
     command->status = code;
     command->answer = text;
     command->is_error = code && code != AUTH_CONTINUE;
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* --- Requests ----------------------------------------------------------------------------- */
 
 /* What comes is no request, and cannot be answered. */
-static vc_mc_step close_silently(size_t length, vc_mc_command *command) {
+static vc_step close_silently(size_t length, vc_mc_command *command) {
     vc_mc_clear(command, VC_MC_UNKNOWN, length);
     command->action = VC_MC_ANSWERING;
     command->form = VC_MC_BINARY;
     command->is_error = command->closes = true;
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* Answer a request that is not as it should be. */
-static vc_mc_step refuse(const header *is, size_t length, vc_mc_command *command) {
+static vc_step refuse(const header *is, size_t length, vc_mc_command *command) {
     bool is_unknown = is->form == &NO_FORM;
     if (is_unknown && is->is_whole && is->key <= VC_MC_KEY_BYTES) {
         command->used = HEADER_BYTES;
@@ -147,7 +147,7 @@ static bool find_token(vc_mc_command *command) {
 }
 
 /* Answer a step of SASL: the list of mechanisms, the first or the second message. */
-static vc_mc_step parse_login(vc_mc_stream *stream, vc_mc_command *command) {
+static vc_step parse_login(vc_mc_stream *stream, vc_mc_command *command) {
     vc_text mechanism = command->key;
     bool is_first = command->opcode == SASL_AUTH;
     bool is_plain = mechanism.length == 5 && !strncasecmp(mechanism.at, "PLAIN", 5);
@@ -162,7 +162,7 @@ static vc_mc_step parse_login(vc_mc_stream *stream, vc_mc_command *command) {
         return answer(command, OUT_OF_MEMORY, "Out of memory");
     command->is_sasl_step = is_first && is_plain && !command->value.length;
     if (command->is_sasl_step) return answer(command, AUTH_CONTINUE, "");
-    if (is_right && find_token(command)) return VC_MC_NEXT;
+    if (is_right && find_token(command)) return VC_STEP_NEXT;
     return answer(command, AUTH_FAILURE, "Auth failure.");
 }
 
@@ -184,27 +184,27 @@ static void read_extras(const header *is, const char *at, vc_mc_command *command
 }
 
 /* Let a command be what its form is. */
-static vc_mc_step finish(const header *is, vc_mc_stream *stream, vc_mc_command *command) {
+static vc_step finish(const header *is, vc_mc_stream *stream, vc_mc_command *command) {
     bool is_edit = is->form->name == VC_MC_APPEND || is->form->name == VC_MC_PREPEND;
     switch (is->form->action) {
     case VC_MC_WRITE:
         /* As in memcached: whatever the request is. */
-        if (!command->cas || is_edit || command->is_too_large) return VC_MC_NEXT;
+        if (!command->cas || is_edit || command->is_too_large) return VC_STEP_NEXT;
         command->name = VC_MC_CAS;
         command->mode = VC_MC_SET;
-        return VC_MC_NEXT;
+        return VC_STEP_NEXT;
     case VC_MC_LOGIN:
         return parse_login(stream, command);
     case VC_MC_REPORT:
         command->value = command->key;
         command->key.length = 0;
-        return VC_MC_NEXT;
+        return VC_STEP_NEXT;
     case VC_MC_ANSWERING:
         command->closes = is->form->name == VC_MC_QUIT;
-        if (is->form->kind & QUIET) return VC_MC_NEXT;
+        if (is->form->kind & QUIET) return VC_STEP_NEXT;
         return answer(command, OK, is->opcode == VERSION ? "1.6.18" : "");
     default:
-        return VC_MC_NEXT;
+        return VC_STEP_NEXT;
     }
 }
 
@@ -226,25 +226,25 @@ static bool read_header(const char *data, header *is) {
            (!is->value || right->has_value);
 }
 
-vc_mc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+vc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
                               size_t length, vc_mc_command *command) {
     header is;
     command->used = 0;
-    stream->needed = 1;
+    stream->base.needed = 1;
     if (stream->skipped) {
         size_t count = stream->skipped < length ? (size_t)stream->skipped : length;
         stream->skipped -= count;
         command->used = count;
-        return VC_MC_MORE;
+        return VC_STEP_MORE;
     }
     if ((uint8_t)data[0] != REQUEST) return close_silently(length, command);
-    stream->needed = HEADER_BYTES;
-    if (length < HEADER_BYTES) return VC_MC_MORE;
+    stream->base.needed = HEADER_BYTES;
+    if (length < HEADER_BYTES) return VC_STEP_MORE;
     bool is_right = read_header(data, &is);
     bool is_too_large = is.value > config->value_size;
     size_t end = HEADER_BYTES + is.extras + is.key + (is_too_large ? 0 : is.value);
-    stream->needed = end;
-    if (is_right && length < end) return VC_MC_MORE;
+    stream->base.needed = end;
+    if (is_right && length < end) return VC_STEP_MORE;
     const char *at = data + HEADER_BYTES;
     vc_mc_clear(command, is.form->name, end);
     command->action = is.form->action;
@@ -265,15 +265,11 @@ vc_mc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, 
 
 /* --- Responses ---------------------------------------------------------------------------- */
 
-/* Write a response whose parts before the value are given; the value is there already, or is
- * moved from where it is. */
-static void respond(const vc_mc_command *command, vc_mc_out *out, unsigned code, uint64_t cas,
+/* Add a response, with flags and key if they are given. */
+static void respond(const vc_mc_command *command, vc_out *out, unsigned code, uint64_t cas,
                     vc_text key, const uint32_t *flags, vc_text body) {
     unsigned extras = flags ? 4 : 0;
-    char *start = out->at + out->used, *to = start + HEADER_BYTES + extras + key.length;
-    if (body.length) memmove(to, body.at, body.length);
-    out->used += HEADER_BYTES + extras + key.length + body.length;
-    to = start;
+    char head[VC_MC_REPLY_BYTES], *to = head;
     *to++ = (char)RESPONSE;
     *to++ = (char)command->opcode;
     to = put_number(to, key.length, 2);
@@ -284,18 +280,17 @@ static void respond(const vc_mc_command *command, vc_mc_out *out, unsigned code,
     to = vc_mc_copy(to, command->opaque, 4);
     to = put_number(to, cas, 8);
     if (flags) to = put_number(to, *flags, 4);
-    if (key.length) memcpy(to, key.at, key.length);
+    if (key.length) to = vc_mc_copy(to, key.at, key.length);
+    vc_mc_add_reply(out, head, (size_t)(to - head), body, "");
 }
 
-static const vc_text NONE = {"", 0};
-
-static void respond_text(const vc_mc_command *command, vc_mc_out *out, unsigned code,
+static void respond_text(const vc_mc_command *command, vc_out *out, unsigned code,
                          const char *text) {
-    respond(command, out, code, 0, NONE, NULL, (vc_text){text, strlen(text)});
+    respond(command, out, code, 0, VC_MC_NONE, NULL, (vc_text){text, strlen(text)});
 }
 
 /* Answer a result that is no success, as memcached does. */
-static void fail(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_mc_out *out) {
+static void fail(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
     static const char *const MISSING = "Not found", *const THERE = "Data exists for key.";
     vc_text text = outcome->text;
     switch (vc_mc_shown(command, outcome->result)) {
@@ -324,7 +319,7 @@ static void fail(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_
     case VC_MC_FAILED:
         if (text.length > VC_MC_TEXT_BYTES_MAX) text.length = VC_MC_TEXT_BYTES_MAX;
         if (!text.length) text = (vc_text){"Out of memory", 13};
-        respond(command, out, OUT_OF_MEMORY, 0, NONE, NULL, text);
+        respond(command, out, OUT_OF_MEMORY, 0, VC_MC_NONE, NULL, text);
         return;
     default: /* For want of a right. */
         respond_text(command, out, AUTH_FAILURE, "Auth failure.");
@@ -332,7 +327,7 @@ static void fail(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_
 }
 
 /* Answer lines "STAT name text" with a response for each, and an empty one after the last. */
-static void report(const vc_mc_command *command, vc_text lines, vc_mc_out *out) {
+static void report(const vc_mc_command *command, vc_text lines, vc_out *out) {
     const char *at = lines.at, *end = lines.at + lines.length;
     while (at < end) {
         const char *name = (const char *)memchr(at, ' ', (size_t)(end - at)) + 1;
@@ -342,33 +337,33 @@ static void report(const vc_mc_command *command, vc_text lines, vc_mc_out *out) 
                 (vc_text){text, (size_t)(stop - text)});
         at = stop + 2;
     }
-    respond(command, out, OK, 0, NONE, NULL, NONE);
+    respond(command, out, OK, 0, VC_MC_NONE, NULL, VC_MC_NONE);
 }
 
 /* Answer a success, except a hit. */
-static void succeed(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_mc_out *out) {
+static void succeed(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
     char digits[8];
     uint64_t cas = outcome->has_record ? outcome->record.stored_us : 0;
     if (outcome->result == VC_MC_TOUCHED) {
-        respond(command, out, OK, cas, NONE, &outcome->record.flags, NONE);
+        respond(command, out, OK, cas, VC_MC_NONE, &outcome->record.flags, VC_MC_NONE);
     } else if (command->action == VC_MC_REPORT) {
         report(command, outcome->text, out);
     } else if (command->action == VC_MC_COUNT) {
         put_number(digits, outcome->number, 8);
-        respond(command, out, OK, cas, NONE, NULL, (vc_text){digits, 8});
+        respond(command, out, OK, cas, VC_MC_NONE, NULL, (vc_text){digits, 8});
     } else if (outcome->result == VC_MC_AUTHENTICATED) {
         respond_text(command, out, OK, "Authenticated");
     } else {
-        respond(command, out, OK, cas, NONE, NULL, NONE);
+        respond(command, out, OK, cas, VC_MC_NONE, NULL, VC_MC_NONE);
     }
 }
 
 void vc_mc_reply_binary(const vc_mc_command *command, const vc_mc_outcome *outcome,
-                        vc_mc_out *out) {
+                        vc_out *out) {
     bool is_known = command->opcode < sizeof(FORMS) / sizeof(*FORMS);
     uint8_t kind = is_known ? FORMS[command->opcode].kind : 0;
     const vc_record *record = &outcome->record;
-    vc_text key = kind & WITH_KEY ? command->key : NONE;
+    vc_text key = kind & WITH_KEY ? command->key : VC_MC_NONE;
     if (command->action == VC_MC_ANSWERING) {
         if (command->answer) respond_text(command, out, command->status, command->answer);
         return;
@@ -380,7 +375,7 @@ void vc_mc_reply_binary(const vc_mc_command *command, const vc_mc_outcome *outco
         return;
     case VC_MC_MISS:
         if (kind & QUIET) return;
-        if (kind & WITH_KEY) respond(command, out, NOT_FOUND, 0, key, NULL, NONE);
+        if (kind & WITH_KEY) respond(command, out, NOT_FOUND, 0, key, NULL, VC_MC_NONE);
         else fail(command, outcome, out);
         return;
     case VC_MC_STORED:

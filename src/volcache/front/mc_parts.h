@@ -19,6 +19,7 @@ enum {
 
 /* No version has it: a command with this cas unique fails. */
 #define VC_MC_NO_VERSION UINT64_MAX
+#define VC_MC_NONE ((vc_text){"", 0})
 #define VC_MC_BAD_FORMAT "CLIENT_ERROR bad command line format"
 #define VC_MC_BAD_CHUNK "CLIENT_ERROR bad data chunk"
 
@@ -97,6 +98,8 @@ struct vc_mc {
     vc_mc_command command;
     vc_mc_command sets[VC_PUTS_AT_ONCE];    /* those that follow it */
     size_t fetched;         /* keys of a get that are fetched already */
+    int64_t ended_ns;       /* when the last command was executed */
+    int64_t second;         /* of the store's clock, in this turn */
     char reason[VC_MC_REASON_BYTES];    /* why a key is refused */
 };
 
@@ -105,7 +108,7 @@ typedef struct {
     vc_mc *mc;
     vc_mc_stream *stream;
     const vc_mc_command *command;
-    vc_mc_out *out;
+    vc_out *out;
     vc_mc_outcome outcome;
     int64_t started_ns, read_ns, write_ns;
     bool is_hot;            /* the key is to be promoted */
@@ -132,9 +135,9 @@ const char *vc_mc_refuse_key(vc_text key, size_t size_max,
 /* --- mc_text.c, mc_meta.c, mc_binary.c --------------------------------------------------- */
 
 /* Find the next command: NEXT if `command` is one, otherwise MORE. */
-vc_mc_step vc_mc_parse_text(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+vc_step vc_mc_parse_text(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
                             size_t length, vc_mc_command *command);
-vc_mc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+vc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
                               size_t length, vc_mc_command *command);
 /* Read the words of a meta command. Returns an error, which has the form of a line; NULL: none.
  * Of "ms", `size` is that of the value; NULL after an error: no value follows. */
@@ -144,18 +147,21 @@ const char *vc_mc_parse_meta(const vc_text *words, unsigned count, vc_mc_command
 /* --- mc_store.c: what commands do in the store ------------------------------------------- */
 
 /* Execute a command in the store. Returns NEXT, also if it was refused: `outcome` has the result. */
-vc_mc_step vc_mc_run_command(vc_mc_run *run);
+vc_step vc_mc_run_command(vc_mc_run *run);
 
 /* Prepare the put of a plain set. Returns false if the command is another one, or refused. */
 bool vc_mc_prepare_set(vc_mc_run *run, vc_put *put);
 
 /* --- mc_replies.c, mc_binary.c ------------------------------------------------------------ */
 
-/* Write a reply to the end of `out`, which has room for VC_MC_REPLY_BYTES and the value. */
-void vc_mc_reply_text(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_mc_out *out);
-void vc_mc_reply_meta(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_mc_out *out);
-void vc_mc_reply_binary(const vc_mc_command *command, const vc_mc_outcome *outcome,
-                        vc_mc_out *out);
+/* Add a reply to `out`, which has room for VC_MC_REPLY_BYTES and the value. A value that was read
+ * into that room is not moved, if the head has room before it. */
+void vc_mc_add_reply(vc_out *out, const char *head, size_t length, vc_text value, const char *end);
+
+/* Add the reply to a command. */
+void vc_mc_reply_text(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out);
+void vc_mc_reply_meta(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out);
+void vc_mc_reply_binary(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out);
 
 /* Begin with a command that uses so many bytes. */
 static inline void vc_mc_clear(vc_mc_command *command, vc_mc_name name, size_t used) {

@@ -1,31 +1,35 @@
 #include "mc_parts.h"
 
-/* Add a reply: its head, which is followed by the value, if there is one. The value may be in the
- * room of the reply. */
-static void add_reply(vc_mc_out *out, const char *head, size_t length, const vc_mc_outcome *value,
-                      const char *end) {
-    char *to = out->at + out->used, *at = to + length;
-    if (value) {
-        memmove(at, value->value, value->record.length);
-        at += value->record.length;
-    }
+enum { DIGITS = 24 };   /* of a number, at most */
+
+void vc_mc_add_reply(vc_out *out, const char *head, size_t length, vc_text value,
+                     const char *end) {
+    char *to = out->at + out->used, *room_end = out->at + out->room;
+    uintptr_t at = (uintptr_t)value.at;
+    if (at >= (uintptr_t)to + length && at < (uintptr_t)room_end) to += at - (uintptr_t)to - length;
+    else if (value.length) memmove(to + length, value.at, value.length);
     memcpy(to, head, length);
-    at = vc_mc_put_text(at, end);
-    out->used = (size_t)(at - out->at);
+    vc_out_add(out, to, (size_t)(vc_mc_put_text(to + length + value.length, end) - to));
 }
 
 /* Add a line of two parts. */
-static void add_line(vc_mc_out *out, const char *kind, vc_text text) {
-    char *to = vc_mc_put_text(out->at + out->used, kind);
+static void add_line(vc_out *out, const char *kind, vc_text text) {
     if (text.length > VC_MC_TEXT_BYTES_MAX) text.length = VC_MC_TEXT_BYTES_MAX;
-    if (text.length) to = vc_mc_copy(to, text.at, text.length);
-    out->used = (size_t)(vc_mc_put_text(to, "\r\n") - out->at);
+    vc_mc_add_reply(out, kind, strlen(kind), text, "\r\n");
+}
+
+static vc_text number_text(char digits[DIGITS], uint64_t number) {
+    return (vc_text){digits, (size_t)(vc_put_number(digits, number) - digits)};
+}
+
+static vc_text value_of(const vc_mc_outcome *outcome) {
+    return (vc_text){(const char *)outcome->value, outcome->record.length};
 }
 
 /* --- Text --------------------------------------------------------------------------------- */
 
 /* Add the line of a result that has no other form. */
-static void add_result(const vc_mc_outcome *outcome, vc_mc_result result, vc_mc_out *out) {
+static void add_result(const vc_mc_outcome *outcome, vc_mc_result result, vc_out *out) {
     static const char *const LINES[VC_MC_RESULTS] = {
         [VC_MC_STORED] = "STORED",
         [VC_MC_NOT_STORED] = "NOT_STORED",
@@ -44,10 +48,10 @@ static void add_result(const vc_mc_outcome *outcome, vc_mc_result result, vc_mc_
         [VC_MC_BAD_KEY] = "CLIENT_ERROR ",
     };
     bool has_text = result == VC_MC_FAILED || result == VC_MC_FORBIDDEN || result == VC_MC_BAD_KEY;
-    add_line(out, LINES[result], has_text ? outcome->text : (vc_text){"", 0});
+    add_line(out, LINES[result], has_text ? outcome->text : VC_MC_NONE);
 }
 
-static void add_value(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_mc_out *out) {
+static void add_value(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
     char head[VC_MC_REPLY_BYTES], *to = vc_mc_put_text(head, "VALUE ");
     to = vc_mc_copy(to, command->key.at, command->key.length);
     *to++ = ' ';
@@ -56,46 +60,40 @@ static void add_value(const vc_mc_command *command, const vc_mc_outcome *outcome
     to = vc_put_number(to, outcome->record.length);
     if (command->has_cas) *to++ = ' ', to = vc_put_number(to, outcome->record.stored_us);
     to = vc_mc_put_text(to, "\r\n");
-    add_reply(out, head, (size_t)(to - head), outcome,
-              command->is_last ? "\r\nEND\r\n" : "\r\n");
+    vc_mc_add_reply(out, head, (size_t)(to - head), value_of(outcome),
+                    command->is_last ? "\r\nEND\r\n" : "\r\n");
 }
 
 /* Add lines of statistics, or the list of instances. */
-static void add_report(const vc_mc_command *command, const vc_mc_outcome *outcome,
-                       vc_mc_out *out) {
+static void add_report(const vc_mc_command *command, vc_text text, vc_out *out) {
     char head[VC_MC_REPLY_BYTES], *to = head;
     bool is_list = command->action == VC_MC_LISTING;
-    if (vc_mc_is_word(command->value, "reset") && !is_list) {
-        add_reply(out, "", 0, NULL, "RESET\r\n");
-        return;
-    }
+    const char *end = is_list ? "\r\nEND\r\n" : "END\r\n";
+    if (vc_mc_is_word(command->value, "reset") && !is_list) end = "RESET\r\n";
     if (is_list) {
         to = vc_mc_put_text(to, "CONFIG cluster 0 ");
-        to = vc_mc_put_text(vc_put_number(to, outcome->text.length), "\r\n");
+        to = vc_mc_put_text(vc_put_number(to, text.length), "\r\n");
     }
-    vc_mc_outcome text = {.value = (uint8_t *)outcome->text.at};
-    text.record.length = (uint32_t)outcome->text.length;
-    add_reply(out, head, (size_t)(to - head), text.value ? &text : NULL,
-              is_list ? "\r\nEND\r\n" : "END\r\n");
+    vc_mc_add_reply(out, head, (size_t)(to - head), text, end);
 }
 
-void vc_mc_reply_text(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_mc_out *out) {
+void vc_mc_reply_text(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
     vc_mc_result result = vc_mc_shown(command, outcome->result);
     bool reports = command->action == VC_MC_REPORT || command->action == VC_MC_LISTING;
+    char digits[DIGITS];
     if (command->is_silent) return;
     if (command->action == VC_MC_ANSWERING) {
-        if (command->answer) add_line(out, command->answer, (vc_text){"", 0});
+        if (command->answer) add_line(out, command->answer, VC_MC_NONE);
     } else if (result == VC_MC_HIT) {
         add_value(command, outcome, out);
     } else if (result == VC_MC_MISS) {
-        add_reply(out, "", 0, NULL, command->is_last ? "END\r\n" : "");
+        if (command->is_last) add_line(out, "END", VC_MC_NONE);
     } else if (result == VC_MC_STORED && command->action == VC_MC_COUNT) {
-        out->used = (size_t)(vc_put_number(out->at + out->used, outcome->number) - out->at);
-        add_line(out, "", (vc_text){"", 0});
+        add_line(out, "", number_text(digits, outcome->number));
     } else if (reports && result == VC_MC_OK) {
-        add_report(command, outcome, out);
+        add_report(command, outcome->text, out);
     } else if (reports && result == VC_MC_NOT_FOUND) {
-        add_reply(out, "", 0, NULL, "ERROR\r\n");
+        add_line(out, "ERROR", VC_MC_NONE);
     } else {
         add_result(outcome, result, out);
     }
@@ -150,7 +148,7 @@ static char *put_flags(char *to, const vc_mc_command *command, const vc_mc_outco
 }
 
 static void add_debug(const vc_mc_command *command, const vc_mc_outcome *outcome,
-                      vc_mc_out *out) {
+                      vc_out *out) {
     char head[VC_MC_REPLY_BYTES], *to = vc_mc_put_text(head, "ME ");
     int64_t ttl_ms = outcome->ttl_ms;
     to = command->is_base64 ? vc_mc_put_base64(to, command->key)
@@ -160,32 +158,30 @@ static void add_debug(const vc_mc_command *command, const vc_mc_outcome *outcome
     to = vc_put_number(to, ttl_ms < 0 ? 1 : ((uint64_t)ttl_ms + 999) / 1000);
     to = vc_put_number(vc_mc_put_text(to, " cas="), outcome->record.stored_us);
     to = vc_put_number(vc_mc_put_text(to, " size="), outcome->record.size);
-    add_reply(out, head, (size_t)(to - head), NULL, "\r\n");
+    vc_mc_add_reply(out, head, (size_t)(to - head), VC_MC_NONE, "\r\n");
 }
 
 /* Answer a hit, or a number. */
 static void add_success(const char *code, const vc_mc_command *command,
-                        const vc_mc_outcome *outcome, bool is_full, vc_mc_out *out) {
-    char head[VC_MC_REPLY_BYTES], digits[24], *to = head;
+                        const vc_mc_outcome *outcome, bool is_full, vc_out *out) {
+    char head[VC_MC_REPLY_BYTES], digits[DIGITS], *to = head;
     bool is_number = command->action == VC_MC_COUNT;
-    vc_mc_outcome value = *outcome;
-    if (is_number) {
-        value.value = (uint8_t *)digits;
-        value.record.length = (uint32_t)(vc_put_number(digits, outcome->number) - digits);
-    }
-    bool has_value = command->wants_value && (is_number ? code[0] == 'H'
-                                                        : outcome->result == VC_MC_HIT &&
-                                                              outcome->record.stored_us !=
-                                                                  command->known_cas);
-    if (has_value) to = vc_put_number(vc_mc_put_text(to, "VA "), value.record.length);
-    else to = vc_mc_put_text(to, code);
+    bool has_value = command->wants_value &&
+                     (is_number ? *code == 'H'
+                                : outcome->result == VC_MC_HIT &&
+                                      outcome->record.stored_us != command->known_cas);
+    vc_text value = !has_value  ? VC_MC_NONE
+                    : is_number ? number_text(digits, outcome->number)
+                                : value_of(outcome);
+    to = vc_mc_put_text(to, has_value ? "VA " : code);
+    if (has_value) to = vc_put_number(to, value.length);
     to = put_flags(to, command, outcome, is_full);
     if (outcome->token) *to++ = ' ', *to++ = outcome->token;
     to = vc_mc_put_text(to, "\r\n");
-    add_reply(out, head, (size_t)(to - head), has_value ? &value : NULL, has_value ? "\r\n" : "");
+    vc_mc_add_reply(out, head, (size_t)(to - head), value, has_value ? "\r\n" : "");
 }
 
-void vc_mc_reply_meta(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_mc_out *out) {
+void vc_mc_reply_meta(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
     static const char *const CODES[VC_MC_RESULTS] = {
         [VC_MC_HIT] = "HD",        [VC_MC_MISS] = "EN",   [VC_MC_STORED] = "HD",
         [VC_MC_NOT_STORED] = "NS", [VC_MC_EXISTS] = "EX", [VC_MC_NOT_FOUND] = "NF",

@@ -12,19 +12,19 @@ static const int64_t TTL_SECONDS_MAX = INT64_C(1) << 34;
 static const int64_t SECOND_NS = 1000000000;
 
 /* Inside of this file: the command is refused, and the outcome has the result. */
-#define REFUSED ((vc_mc_step)-1)
+#define REFUSED ((vc_step)-1)
 
 static const vc_mc_config *config_of(const vc_mc_run *run) { return &run->mc->config; }
 static const uint8_t *key_of(const vc_mc_run *run) { return (const uint8_t *)run->command->key.at; }
 
 /* End with a result that tells of no record. */
-static vc_mc_step end(vc_mc_run *run, vc_mc_result result) {
+static vc_step end(vc_mc_run *run, vc_mc_result result) {
     run->outcome.result = result;
     run->outcome.has_record = false;
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
-static vc_mc_step refuse(vc_mc_run *run, vc_mc_result result, const char *text) {
+static vc_step refuse(vc_mc_run *run, vc_mc_result result, const char *text) {
     end(run, result);
     run->outcome.text = (vc_text){text, strlen(text)};
     return REFUSED;
@@ -69,74 +69,79 @@ static int64_t ttl_of(const vc_mc_run *run, uint64_t expires_ms) {
 /* --- Asking Python ------------------------------------------------------------------------ */
 
 /* Let Python answer, if this thread may wait for it. */
-static vc_mc_step ask(vc_mc_run *run, vc_mc_asked *asked) {
+static vc_step ask(vc_mc_run *run, vc_mc_asked *asked) {
     const vc_mc_config *config = config_of(run);
-    if (!config->ask) return VC_MC_CALL;
-    asked->remote = run->stream->remote;
+    if (!config->ask) return VC_STEP_CALL;
+    asked->remote = run->stream->base.remote;
     asked->key = run->command->key;
     run->outcome.result = config->ask(config->due_context, asked);
     run->outcome.text = asked->text;
-    if (asked->is_broken) run->stream->closes = true;
+    if (asked->is_broken) run->stream->base.closes = true;
     vc_mc_result result = run->outcome.result;
-    return result == VC_MC_FAILED || result == VC_MC_TOO_LARGE ? REFUSED : VC_MC_NEXT;
+    return result == VC_MC_FAILED || result == VC_MC_TOO_LARGE ? REFUSED : VC_STEP_NEXT;
 }
 
 /* Have room for a reply and `more` bytes. */
-static vc_mc_step reserve(vc_mc_run *run, size_t more) {
-    vc_mc_out *out = run->out;
+static vc_step reserve(vc_mc_run *run, size_t more) {
+    vc_out *out = run->out;
     size_t room = VC_MC_REPLY_BYTES + more;
-    if (out->room - out->used >= room) return VC_MC_NEXT;
-    if (out->used) return VC_MC_FLUSH;
-    if (!config_of(run)->ask) return VC_MC_CALL;
+    if (out->room - out->used >= room) return VC_STEP_NEXT;
+    if (out->used) return VC_STEP_FLUSH;
+    if (!config_of(run)->ask) return VC_STEP_CALL;
     char *at = realloc(out->at, room);
     if (!at) return refuse(run, VC_MC_FAILED, "out of memory");
     out->at = at;
     out->room = room;
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* --- Reading ------------------------------------------------------------------------------ */
 
 /* Ask for a record that cannot be read here: the disk has refused, another thread has moved it
  * meanwhile, or only the hot tier may have it, whose replies this thread may have to wait for. */
-static vc_mc_step ask_record(vc_mc_run *run, bool counts, size_t extra) {
+static vc_step ask_record(vc_mc_run *run, bool counts, size_t extra) {
     vc_mc_asked asked = {.question = counts ? VC_MC_ASK_GET : VC_MC_ASK_STAT};
-    vc_mc_step step = ask(run, &asked);
-    if (step != VC_MC_NEXT || run->outcome.result != VC_MC_HIT) return step;
-    if ((step = reserve(run, asked.text.length + extra)) != VC_MC_NEXT) return step;
+    vc_step step = ask(run, &asked);
+    if (step != VC_STEP_NEXT || run->outcome.result != VC_MC_HIT) return step;
+    if ((step = reserve(run, asked.text.length + extra)) != VC_STEP_NEXT) return step;
     run->outcome.record = asked.record;
     run->outcome.record.key = key_of(run);
     run->outcome.is_copy = asked.is_copy;
     run->outcome.has_record = true;
     run->outcome.value = (uint8_t *)run->out->at + run->out->used;
     if (asked.text.length) memcpy(run->outcome.value, asked.text.at, asked.text.length);
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* `counts`: the lookup has not remembered that the key was asked for. */
-static vc_mc_step find_absent(vc_mc_run *run, bool is_read, bool counts, size_t extra) {
+static vc_step find_absent(vc_mc_run *run, bool is_read, bool counts, size_t extra) {
     const vc_mc_config *config = config_of(run);
     bool is_stale;
     if (!config->functions->is_absent(config->core, key_of(run), run->command->key.length, counts,
                                       &is_stale))
         return ask_record(run, is_read, extra);
     run->absent = is_stale ? &run->mc->counts.evicted : &run->mc->counts.absent;
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
+}
+
+/* Keep the key while the caller waits. */
+static void keep_key(vc_mc_stream *stream, vc_text key) {
+    stream->base.key = memcpy(stream->key, key.at, key.length);
+    stream->base.key_length = key.length;
 }
 
 /* Let the caller have a record read that is not in memory, before the command is executed again. */
-static vc_mc_step read_later(vc_mc_run *run, const vc_lookup *at) {
+static vc_step read_later(vc_mc_run *run, const vc_lookup *at) {
     vc_mc_stream *stream = run->stream;
-    stream->at = *at;
-    stream->key_length = run->command->key.length;
-    memcpy(stream->key, key_of(run), stream->key_length);
+    stream->base.found = *at;
+    keep_key(stream, run->command->key);
     stream->is_warm = true;
     stream->started_ns = run->started_ns;
-    return VC_MC_COLD;
+    return VC_STEP_DISK;
 }
 
 /* Read the record that was looked up into the room of the reply. */
-static vc_mc_step read_record(vc_mc_run *run, const vc_lookup *at, bool is_read, size_t extra) {
+static vc_step read_record(vc_mc_run *run, const vc_lookup *at, bool is_read, size_t extra) {
     const vc_mc_config *config = config_of(run);
     const vc_core_functions *functions = config->functions;
     vc_record *record = &run->outcome.record;
@@ -157,7 +162,7 @@ static vc_mc_step read_record(vc_mc_run *run, const vc_lookup *at, bool is_read,
     /* A copy of it has expired, too. */
     if (!run->outcome.has_record) run->absent = &run->mc->counts.expired;
     run->outcome.value = bytes + record->prefix;
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* How the hot tier may be used for the key. */
@@ -169,7 +174,7 @@ static vc_copy_use find_copy(const vc_mc_run *run) {
 
 /* Find the record of the key, with room for `extra` bytes after its value. If it `counts`, this is
  * a read of it. */
-static vc_mc_step find(vc_mc_run *run, bool counts, size_t extra) {
+static vc_step find(vc_mc_run *run, bool counts, size_t extra) {
     const vc_mc_config *config = config_of(run);
     const vc_core_functions *functions = config->functions;
     const uint8_t *key = key_of(run);
@@ -183,8 +188,8 @@ static vc_mc_step find(vc_mc_run *run, bool counts, size_t extra) {
                         : functions->peek(config->core, key, length, &at);
     if (!is_there && find_copy(run) != VC_NO_COPY) return ask_record(run, counts, extra);
     if (!is_there) return find_absent(run, counts, !counts, extra);
-    vc_mc_step step = reserve(run, at.size + extra);
-    if (step == VC_MC_NEXT) return read_record(run, &at, counts, extra);
+    vc_step step = reserve(run, at.size + extra);
+    if (step == VC_STEP_NEXT) return read_record(run, &at, counts, extra);
     functions->end_read(config->core);
     return step;
 }
@@ -215,23 +220,23 @@ static bool needs_lock(const vc_mc_config *config, const vc_mc_command *command)
 }
 
 /* Let the caller make a put, before the command is executed again. */
-static vc_mc_step put_later(const vc_mc_run *run, const vc_put *put) {
+static vc_step put_later(const vc_mc_run *run, const vc_put *put) {
     vc_mc_stream *stream = run->stream;
-    memcpy(stream->key, put->key, put->record.key_length);
-    stream->put = *put;
-    stream->put.key = stream->key;
+    keep_key(stream, run->command->key);
+    stream->base.put = *put;
+    stream->base.put.key = stream->key;
     stream->is_put = true;
     stream->started_ns = run->started_ns;
-    return VC_MC_TOGETHER;
+    return VC_STEP_TOGETHER;
 }
 
 /* Append a record. What the core cannot do alone, such as beginning a volume, is done by Python. */
-static vc_mc_step append(vc_mc_run *run, vc_put *put) {
+static vc_step append(vc_mc_run *run, vc_put *put) {
     const vc_mc_config *config = config_of(run);
     vc_mc_asked asked = {.put = put};
     asked.question = put->record.stored_us ? VC_MC_ASK_TOUCH : VC_MC_ASK_PUT;
     put->ring = VC_RING_UNKNOWN;
-    if (run->stream->is_put) *put = run->stream->put;
+    if (run->stream->is_put) *put = run->stream->base.put;
     else put->status = config->functions->put(config->core, put);
     if (put->status == VC_TOGETHER && !needs_lock(config, run->command) && !config->ask)
         return put_later(run, put);
@@ -241,16 +246,16 @@ static vc_mc_step append(vc_mc_run *run, vc_put *put) {
         run->is_due = put->is_due;
         run->outcome.record = put->record;
     } else {
-        vc_mc_step step = ask(run, &asked);
-        if (step != VC_MC_NEXT) return step;
+        vc_step step = ask(run, &asked);
+        if (step != VC_STEP_NEXT) return step;
         run->outcome.record = asked.record;
     }
     run->outcome.has_record = true;
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* Delete the key. A copy in the hot tier decides whether there was a value. */
-static vc_mc_step erase(vc_mc_run *run, bool *existed) {
+static vc_step erase(vc_mc_run *run, bool *existed) {
     const vc_mc_config *config = config_of(run);
     vc_put put = {
         .record.key_length = (uint16_t)run->command->key.length,
@@ -262,14 +267,14 @@ static vc_mc_step erase(vc_mc_run *run, bool *existed) {
     if (asks ||
         config->functions->delete(config->core, &put, now, existed) != VC_OK) {
         vc_mc_asked asked = {.question = VC_MC_ASK_DELETE};
-        vc_mc_step step = ask(run, &asked);
+        vc_step step = ask(run, &asked);
         *existed = run->outcome.result == VC_MC_DELETED;
         return step;
     }
     drop_copies(run);
     if (put.started_ns) run->write_ns = put.took_ns;
     run->is_due = put.started_ns && put.is_due;
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* Return the put of a value of its own, with `flags` of the command. */
@@ -296,23 +301,23 @@ bool vc_mc_prepare_set(vc_mc_run *run, vc_put *put) {
 }
 
 /* Store a value; one that has expired deletes what there is, and then there is no record. */
-static vc_mc_step store(vc_mc_run *run, vc_text value, int64_t exptime) {
+static vc_step store(vc_mc_run *run, vc_text value, int64_t exptime) {
     bool existed;
     vc_put put = put_of(run, value);
-    vc_mc_step step;
+    vc_step step;
     if (get_expiry(run, exptime, &put.record.expires_ms)) {
-        if ((step = append(run, &put)) != VC_MC_NEXT) return step;
+        if ((step = append(run, &put)) != VC_STEP_NEXT) return step;
     } else {
-        if ((step = erase(run, &existed)) != VC_MC_NEXT) return step;
+        if ((step = erase(run, &existed)) != VC_STEP_NEXT) return step;
         run->outcome.has_record = false;
         run->outcome.record = (vc_record){.expires_ms = 1};
     }
     run->outcome.result = VC_MC_STORED;
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* Write the record that was found again, with what `changed` has of value and expiry. */
-static vc_mc_step rewrite(vc_mc_run *run, const vc_record *changed, const uint8_t *value) {
+static vc_step rewrite(vc_mc_run *run, const vc_record *changed, const uint8_t *value) {
     const vc_record *record = &run->outcome.record;
     vc_put put = {
         .record = *changed,
@@ -326,23 +331,23 @@ static vc_mc_step rewrite(vc_mc_run *run, const vc_record *changed, const uint8_
 }
 
 /* Set when the record that was found expires. It stays the same version. */
-static vc_mc_step touch_found(vc_mc_run *run) {
+static vc_step touch_found(vc_mc_run *run) {
     vc_record changed = run->outcome.record;
     bool existed;
     if (!get_expiry(run, run->command->exptime, &changed.expires_ms)) {
-        vc_mc_step step = erase(run, &existed);
+        vc_step step = erase(run, &existed);
         run->outcome.record.expires_ms = 1;
         return step;
     }
-    if (changed.expires_ms == run->outcome.record.expires_ms) return VC_MC_NEXT;
+    if (changed.expires_ms == run->outcome.record.expires_ms) return VC_STEP_NEXT;
     return rewrite(run, &changed, run->outcome.value);
 }
 
 /* Refuse a key under which nothing can be stored. */
-static vc_mc_step check_key(vc_mc_run *run) {
+static vc_step check_key(vc_mc_run *run) {
     const char *reason = vc_mc_refuse_key(run->command->key, config_of(run)->key_size,
                                           run->mc->reason);
-    return reason ? refuse(run, VC_MC_BAD_KEY, reason) : VC_MC_NEXT;
+    return reason ? refuse(run, VC_MC_BAD_KEY, reason) : VC_STEP_NEXT;
 }
 
 /* --- Gets --------------------------------------------------------------------------------- */
@@ -352,8 +357,9 @@ static void note_read(vc_mc_run *run, uint64_t before_ms) {
     vc_mc_outcome *outcome = &run->outcome;
     vc_marks *reads = config_of(run)->reads;
     uint64_t version = outcome->record.stored_us;
-    int64_t second = now_ms(run) / 1000;
     uint32_t read = 0;
+    int64_t second = run->mc->second;
+    if (!second || !run->out->used) run->mc->second = second = now_ms(run) / 1000;
     if (run->command->form == VC_MC_META) {
         bool was_read = vc_marks_get(reads, version, &read);
         outcome->idle = !was_read ? -1 : second > read ? second - read : 0;
@@ -364,11 +370,11 @@ static void note_read(vc_mc_run *run, uint64_t before_ms) {
 }
 
 /* Store an empty value, which the client has won the right to replace. */
-static vc_mc_step vivify(vc_mc_run *run) {
-    vc_mc_step step = check_key(run);
-    if (step != VC_MC_NEXT) return step;
+static vc_step vivify(vc_mc_run *run) {
+    vc_step step = check_key(run);
+    if (step != VC_STEP_NEXT) return step;
     step = store(run, (vc_text){"", 0}, run->command->initial_exptime);
-    if (step != VC_MC_NEXT) return step;
+    if (step != VC_STEP_NEXT) return step;
     if (run->outcome.has_record)
         vc_marks_put(config_of(run)->won, run->outcome.record.stored_us, 0);
     run->outcome.result = VC_MC_HIT;
@@ -376,7 +382,7 @@ static vc_mc_step vivify(vc_mc_run *run) {
     run->outcome.value = (uint8_t *)run->out->at + run->out->used;
     /* Before the command there was none, of which "t" says that it does not expire. */
     note_read(run, 0);
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* Find out who has the right to replace the record, and perhaps win it. */
@@ -397,14 +403,14 @@ static void decide(vc_mc_run *run, uint64_t before_ms) {
     }
 }
 
-static vc_mc_step get(vc_mc_run *run) {
+static vc_step get(vc_mc_run *run) {
     const vc_mc_command *command = run->command;
-    vc_mc_step step = find(run, command->wants_value || command->has_exptime, 0);
-    if (step != VC_MC_NEXT) return step;
+    vc_step step = find(run, command->wants_value || command->has_exptime, 0);
+    if (step != VC_STEP_NEXT) return step;
     if (!run->outcome.has_record && command->creates) return vivify(run);
     if (!run->outcome.has_record) return end(run, VC_MC_MISS);
     uint64_t before_ms = run->outcome.record.expires_ms;
-    if (command->has_exptime && (step = touch_found(run)) != VC_MC_NEXT) return step;
+    if (command->has_exptime && (step = touch_found(run)) != VC_STEP_NEXT) return step;
     run->outcome.result = VC_MC_HIT;
     run->outcome.has_record = true;
     if (command->form == VC_MC_META) decide(run, before_ms);
@@ -415,18 +421,18 @@ static vc_mc_step get(vc_mc_run *run) {
         run->is_hot = find_copy(run) != VC_COPY_FIRST && !run->outcome.is_copy &&
                       vc_copies_count_read(copies, key_of(run), command->key.length,
                                            run->started_ns / 1000000);
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* --- Puts --------------------------------------------------------------------------------- */
 
 /* Append or prepend to the value there is. */
-static vc_mc_step edit(vc_mc_run *run) {
+static vc_step edit(vc_mc_run *run) {
     const vc_mc_command *command = run->command;
     vc_mc_outcome *outcome = &run->outcome;
     vc_text added = command->value;
-    vc_mc_step step = find(run, true, added.length);
-    if (step != VC_MC_NEXT) return step;
+    vc_step step = find(run, true, added.length);
+    if (step != VC_STEP_NEXT) return step;
     if (!outcome->has_record && command->creates)
         return store(run, added, command->initial_exptime);
     if (!outcome->has_record) return end(run, VC_MC_NOT_STORED);
@@ -440,24 +446,24 @@ static vc_mc_step edit(vc_mc_run *run) {
     changed.length += (uint32_t)added.length;
     changed.stored_us = 0;
     step = rewrite(run, &changed, outcome->value);
-    if (step == VC_MC_NEXT) outcome->result = VC_MC_STORED;
+    if (step == VC_STEP_NEXT) outcome->result = VC_MC_STORED;
     return step;
 }
 
-static vc_mc_step put(vc_mc_run *run) {
+static vc_step put(vc_mc_run *run) {
     const vc_mc_command *command = run->command;
-    vc_mc_step step = check_key(run);
+    vc_step step = check_key(run);
     bool existed;
-    if (step != VC_MC_NEXT) return step;
+    if (step != VC_STEP_NEXT) return step;
     if (command->is_too_large) {
         /* As in memcached, so that no client gets the value that it wanted to replace. */
-        if (command->mode == VC_MC_SET && (step = erase(run, &existed)) != VC_MC_NEXT) return step;
+        if (command->mode == VC_MC_SET && (step = erase(run, &existed)) != VC_STEP_NEXT) return step;
         return end(run, VC_MC_TOO_LARGE);
     }
     if (command->mode == VC_MC_APPEND || command->mode == VC_MC_PREPEND) return edit(run);
     if (command->mode == VC_MC_SET && !command->cas)
         return store(run, command->value, command->exptime);
-    if ((step = find(run, false, 0)) != VC_MC_NEXT) return step;
+    if ((step = find(run, false, 0)) != VC_STEP_NEXT) return step;
     bool is_there = run->outcome.has_record;
     if (!is_there && command->cas) return end(run, VC_MC_NOT_FOUND);
     if (!is_there && command->mode == VC_MC_REPLACE) return end(run, VC_MC_NOT_STORED);
@@ -487,11 +493,11 @@ static bool read_number(const uint8_t *at, size_t length, uint64_t *number) {
 }
 
 /* Begin with a number. */
-static vc_mc_step start_counting(vc_mc_run *run) {
+static vc_step start_counting(vc_mc_run *run) {
     char digits[DIGITS_MAX + 4];
     run->outcome.number = run->command->initial;
     size_t length = (size_t)(vc_put_number(digits, run->command->initial) - digits);
-    vc_mc_step step = store(run, (vc_text){digits, length}, run->command->initial_exptime);
+    vc_step step = store(run, (vc_text){digits, length}, run->command->initial_exptime);
     bool is_before = run->command->wants_earlier_ttl;
     run->outcome.ttl_ms = is_before ? -1 : ttl_of(run, run->outcome.record.expires_ms);
     return step;
@@ -499,7 +505,7 @@ static vc_mc_step start_counting(vc_mc_run *run) {
 
 /* Write a number in place of the value that was found. As in memcached, a value does not become
  * shorter. */
-static vc_mc_step store_number(vc_mc_run *run, uint64_t number) {
+static vc_step store_number(vc_mc_run *run, uint64_t number) {
     vc_mc_outcome *outcome = &run->outcome;
     vc_record found = outcome->record, changed = found;
     char digits[DIGITS_MAX + 4];
@@ -512,9 +518,9 @@ static vc_mc_step store_number(vc_mc_run *run, uint64_t number) {
     if (is_longer) changed.length = (uint32_t)length;
     else memset(outcome->value + length, ' ', found.length - length);
     changed.stored_us = 0;
-    vc_mc_step step = rewrite(run, &changed, outcome->value);
+    vc_step step = rewrite(run, &changed, outcome->value);
     uint32_t mark;
-    if (step != VC_MC_NEXT || is_longer) return step;
+    if (step != VC_STEP_NEXT || is_longer) return step;
     /* As in memcached, which changes the number in place. */
     vc_marks *const marks[] = {config_of(run)->won, config_of(run)->reads};
     for (int i = 0; i < 2; i++)
@@ -523,13 +529,13 @@ static vc_mc_step store_number(vc_mc_run *run, uint64_t number) {
     return step;
 }
 
-static vc_mc_step count(vc_mc_run *run) {
+static vc_step count(vc_mc_run *run) {
     const vc_mc_command *command = run->command;
     vc_mc_outcome *outcome = &run->outcome;
     uint64_t number;
-    vc_mc_step step = check_key(run);
-    if (step != VC_MC_NEXT) return command->creates ? step : end(run, VC_MC_NOT_FOUND);
-    if ((step = find(run, true, DIGITS_MAX)) != VC_MC_NEXT) return step;
+    vc_step step = check_key(run);
+    if (step != VC_STEP_NEXT) return command->creates ? step : end(run, VC_MC_NOT_FOUND);
+    if ((step = find(run, true, DIGITS_MAX)) != VC_STEP_NEXT) return step;
     if (!outcome->has_record && command->creates) return start_counting(run);
     if (!outcome->has_record) return end(run, VC_MC_NOT_FOUND);
     if (!outcome->record.length) return end(run, VC_MC_NON_NUMERIC);
@@ -539,69 +545,69 @@ static vc_mc_step count(vc_mc_run *run) {
     if (!command->is_decrement) number += command->delta;
     else number = number > command->delta ? number - command->delta : 0;
     uint64_t before_ms = outcome->record.expires_ms;
-    if ((step = store_number(run, number)) != VC_MC_NEXT) return step;
+    if ((step = store_number(run, number)) != VC_STEP_NEXT) return step;
     outcome->result = VC_MC_STORED;
     outcome->has_record = true;
     outcome->number = number;
     outcome->ttl_ms =
         ttl_of(run, command->wants_earlier_ttl ? before_ms : outcome->record.expires_ms);
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* --- All others --------------------------------------------------------------------------- */
 
-static vc_mc_step touch(vc_mc_run *run) {
-    vc_mc_step step = find(run, true, 0);
-    if (step != VC_MC_NEXT) return step;
+static vc_step touch(vc_mc_run *run) {
+    vc_step step = find(run, true, 0);
+    if (step != VC_STEP_NEXT) return step;
     if (!run->outcome.has_record) return end(run, VC_MC_NOT_FOUND);
-    if ((step = touch_found(run)) != VC_MC_NEXT) return step;
+    if ((step = touch_found(run)) != VC_STEP_NEXT) return step;
     run->outcome.result = VC_MC_TOUCHED;
     run->outcome.has_record = true;
     note_read(run, 0);
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
-static vc_mc_step delete(vc_mc_run *run) {
+static vc_step delete(vc_mc_run *run) {
     uint64_t cas = run->command->cas;
     bool existed = false;
-    vc_mc_step step = cas ? find(run, false, 0) : VC_MC_NEXT;
-    if (step != VC_MC_NEXT) return step;
+    vc_step step = cas ? find(run, false, 0) : VC_STEP_NEXT;
+    if (step != VC_STEP_NEXT) return step;
     if (cas && !run->outcome.has_record) return end(run, VC_MC_NOT_FOUND);
     if (cas && cas != run->outcome.record.stored_us) return end(run, VC_MC_EXISTS);
-    if ((step = erase(run, &existed)) != VC_MC_NEXT) return step;
+    if ((step = erase(run, &existed)) != VC_STEP_NEXT) return step;
     return end(run, existed || cas ? VC_MC_DELETED : VC_MC_NOT_FOUND);
 }
 
-static vc_mc_step flush_all(vc_mc_run *run) {
+static vc_step flush_all(vc_mc_run *run) {
     return ask(run, &(vc_mc_asked){.question = VC_MC_ASK_FLUSH, .exptime = run->command->exptime});
 }
 
 /* Answer statistics, or the list of instances. A response of the binary protocol has 16 bytes
  * more than a line, which has at least 8. */
-static vc_mc_step report(vc_mc_run *run) {
+static vc_step report(vc_mc_run *run) {
     vc_mc_asked asked = {.value = run->command->value};
     asked.question =
         run->command->action == VC_MC_REPORT ? VC_MC_ASK_STATS : VC_MC_ASK_CONFIG;
-    vc_mc_step step = ask(run, &asked);
-    return step == VC_MC_NEXT ? reserve(run, 3 * asked.text.length) : step;
+    vc_step step = ask(run, &asked);
+    return step == VC_STEP_NEXT ? reserve(run, 3 * asked.text.length) : step;
 }
 
-static vc_mc_step login(vc_mc_run *run) {
+static vc_step login(vc_mc_run *run) {
     vc_mc_asked asked = {.question = VC_MC_ASK_TOKEN, .value = run->command->value};
-    vc_mc_step step = ask(run, &asked);
-    if (step != VC_MC_NEXT || run->outcome.result != VC_MC_AUTHENTICATED) return step;
+    vc_step step = ask(run, &asked);
+    if (step != VC_STEP_NEXT || run->outcome.result != VC_MC_AUTHENTICATED) return step;
     run->stream->rights = asked.rights;
     run->stream->has_token = true;
     memcpy(run->stream->token, asked.token, sizeof asked.token);
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
-static vc_mc_step answer(vc_mc_run *run) {
+static vc_step answer(vc_mc_run *run) {
     return end(run, run->command->is_error ? VC_MC_ERROR : VC_MC_OK);
 }
 
-vc_mc_step vc_mc_run_command(vc_mc_run *run) {
-    static vc_mc_step (*const ACTIONS[])(vc_mc_run *) = {
+vc_step vc_mc_run_command(vc_mc_run *run) {
+    static vc_step (*const ACTIONS[])(vc_mc_run *) = {
         [VC_MC_READ] = get,          [VC_MC_WRITE] = put,        [VC_MC_COUNT] = count,
         [VC_MC_TOUCHING] = touch,    [VC_MC_REMOVE] = delete,    [VC_MC_ANSWERING] = answer,
         [VC_MC_FLUSHING] = flush_all, [VC_MC_REPORT] = report,   [VC_MC_LISTING] = report,
@@ -611,8 +617,8 @@ vc_mc_step vc_mc_run_command(vc_mc_run *run) {
     bool is_locked = needs_lock(config, run->command), may_wait = config->ask;
     int64_t wait_ns = may_wait ? SECOND_NS : VC_LOCK_WAIT_NS;
     while (is_locked && !config->functions->try_acquire(config->core, wait_ns))
-        if (!may_wait) return VC_MC_CALL;
-    vc_mc_step step = ACTIONS[run->command->action](run);
+        if (!may_wait) return VC_STEP_CALL;
+    vc_step step = ACTIONS[run->command->action](run);
     if (is_locked) config->functions->release(config->core);
-    return step == REFUSED ? VC_MC_NEXT : step;
+    return step == REFUSED ? VC_STEP_NEXT : step;
 }

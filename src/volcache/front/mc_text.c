@@ -11,50 +11,50 @@ enum {
 
 #define BAD_EXPTIME "CLIENT_ERROR invalid exptime argument"
 
-static vc_mc_step answer(vc_mc_command *command, const char *text) {
+static vc_step answer(vc_mc_command *command, const char *text) {
     command->action = VC_MC_ANSWERING;
     command->form = VC_MC_TEXT;
     command->answer = text;
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
-static vc_mc_step answer_error(vc_mc_command *command, const char *text) {
+static vc_step answer_error(vc_mc_command *command, const char *text) {
     command->is_error = true;
     return answer(command, text);
 }
 
 /* Bytes that are used, although no command is whole. */
-static vc_mc_step use(vc_mc_stream *stream, vc_mc_command *command, size_t length) {
+static vc_step use(vc_mc_stream *stream, vc_mc_command *command, size_t length) {
     command->used = length;
-    stream->needed = 1;
-    return VC_MC_MORE;
+    stream->base.needed = 1;
+    return VC_STEP_MORE;
 }
 
-static vc_mc_step want(vc_mc_stream *stream, vc_mc_command *command, size_t needed) {
+static vc_step want(vc_mc_stream *stream, vc_mc_command *command, size_t needed) {
     command->used = 0;
-    stream->needed = needed;
-    return VC_MC_MORE;
+    stream->base.needed = needed;
+    return VC_STEP_MORE;
 }
 
 /* --- Values ------------------------------------------------------------------------------- */
 
 /* Add the value, which follows the line of a command. `error`: it is skipped, and this answered. */
-static vc_mc_step add_value(vc_mc_stream *stream, const char *data, size_t length, uint64_t bytes,
+static vc_step add_value(vc_mc_stream *stream, const char *data, size_t length, uint64_t bytes,
                             const char *error, const char *bad_chunk, vc_mc_command *command) {
     size_t line_end = command->used;
     if (error || command->is_too_large) {
         command->skipped = bytes + 2;
-        return error ? answer_error(command, error) : VC_MC_NEXT;
+        return error ? answer_error(command, error) : VC_STEP_NEXT;
     }
     if (length < line_end + bytes + 2) return want(stream, command, line_end + bytes + 2);
     command->value = (vc_text){data + line_end, bytes};
     command->used = line_end + bytes + 2;
     if (memcmp(data + line_end + bytes, "\r\n", 2)) return answer_error(command, bad_chunk);
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* Read "user password"; the user may be any. */
-static vc_mc_step read_credentials(vc_mc_command *command) {
+static vc_step read_credentials(vc_mc_command *command) {
     const char *at = command->value.at, *end = at + command->value.length;
     while (at < end && *at == ' ') at++;
     vc_mc_next_word(&at, end);
@@ -63,11 +63,11 @@ static vc_mc_step read_credentials(vc_mc_command *command) {
         return answer_error(command, "CLIENT_ERROR bad authentication token format");
     command->action = VC_MC_LOGIN;
     command->value = token;
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* Read a set whose value is "user password". */
-static vc_mc_step parse_credentials(vc_mc_stream *stream, const char *data, size_t length,
+static vc_step parse_credentials(vc_mc_stream *stream, const char *data, size_t length,
                                     const vc_text *words, unsigned count,
                                     vc_mc_command *command) {
     uint64_t bytes;
@@ -75,10 +75,10 @@ static vc_mc_step parse_credentials(vc_mc_stream *stream, const char *data, size
     if (count < 5 || !vc_mc_read_unsigned(words[4], INT64_MAX, &bytes))
         return answer_error(command, "CLIENT_ERROR unauthenticated");
     bool is_long = bytes > CREDENTIALS_BYTES_MAX;
-    vc_mc_step step = add_value(stream, data, length, bytes,
+    vc_step step = add_value(stream, data, length, bytes,
                                 is_long ? "CLIENT_ERROR bad authentication token format" : NULL,
                                 "CLIENT_ERROR bad command line termination", command);
-    return step == VC_MC_NEXT && !command->is_error ? read_credentials(command) : step;
+    return step == VC_STEP_NEXT && !command->is_error ? read_credentials(command) : step;
 }
 
 /* --- Lines -------------------------------------------------------------------------------- */
@@ -216,7 +216,7 @@ static const form *find_form(vc_text word) {
 }
 
 /* Answer a line that is no command. */
-static vc_mc_step parse_other(const vc_text *words, unsigned count, vc_mc_command *command) {
+static vc_step parse_other(const vc_text *words, unsigned count, vc_mc_command *command) {
     vc_text first = words[0], last = words[(count < VC_MC_WORDS ? count : VC_MC_WORDS - 1) - 1];
     bool is_http = last.length >= 5 && !memcmp(last.at, "HTTP/", 5);
     bool is_meta = first.length == 2 && *first.at == 'm';
@@ -227,13 +227,13 @@ static vc_mc_step parse_other(const vc_text *words, unsigned count, vc_mc_comman
     return answer_error(command, command->closes ? NULL : "ERROR");
 }
 
-static vc_mc_step parse_meta(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+static vc_step parse_meta(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
                              size_t length, const vc_text *words, unsigned count,
                              vc_mc_command *command) {
     const vc_text *size = NULL;
     uint64_t bytes;
     const char *error = vc_mc_parse_meta(words, count, command, &size);
-    if (!size) return error ? answer_error(command, error) : VC_MC_NEXT;
+    if (!size) return error ? answer_error(command, error) : VC_STEP_NEXT;
     if (!vc_mc_read_unsigned(*size, INT64_MAX, &bytes))
         return answer_error(command, VC_MC_BAD_FORMAT);
     command->is_too_large = bytes > config->value_size;
@@ -241,7 +241,7 @@ static vc_mc_step parse_meta(const vc_mc_config *config, vc_mc_stream *stream, c
 }
 
 /* Make the command of a line of 24 words at most. `command->used` is its end. */
-static vc_mc_step parse_words(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+static vc_step parse_words(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
                               size_t length, vc_text *words, unsigned count,
                               vc_mc_command *command) {
     uint64_t bytes;
@@ -266,7 +266,7 @@ static vc_mc_step parse_words(const vc_mc_config *config, vc_mc_stream *stream, 
         return add_value(stream, data, length, bytes, error, VC_MC_BAD_CHUNK, command);
     }
     const char *error = is->read(words, command);
-    return error ? answer_error(command, error) : VC_MC_NEXT;
+    return error ? answer_error(command, error) : VC_STEP_NEXT;
 }
 
 /* --- Gets --------------------------------------------------------------------------------- */
@@ -286,7 +286,7 @@ static bool is_get(const char *data, size_t length, size_t most, vc_mc_name *nam
 }
 
 /* Let the words that follow be the keys of a get, before them its time. */
-static vc_mc_step begin_series(vc_mc_stream *stream, vc_mc_name name, size_t used,
+static vc_step begin_series(vc_mc_stream *stream, vc_mc_name name, size_t used,
                                vc_mc_command *command) {
     stream->is_series = true;
     stream->series = name;
@@ -298,7 +298,7 @@ static vc_mc_step begin_series(vc_mc_stream *stream, vc_mc_name name, size_t use
 }
 
 /* Begin a get whose line is whole: if a key is too long, none of them is read. */
-static vc_mc_step parse_get(vc_mc_stream *stream, vc_mc_name name, const char *data,
+static vc_step parse_get(vc_mc_stream *stream, vc_mc_name name, const char *data,
                             const char *end, vc_mc_command *command) {
     const char *at = data;
     int64_t exptime;
@@ -317,7 +317,7 @@ static vc_mc_step parse_get(vc_mc_stream *stream, vc_mc_name name, const char *d
 }
 
 /* End a get early, or without keys; what is left of its line is not read. */
-static vc_mc_step end_series(vc_mc_stream *stream, const char *data, size_t used,
+static vc_step end_series(vc_mc_stream *stream, const char *data, size_t used,
                              const char *error, vc_mc_command *command) {
     vc_mc_clear(command, stream->series, used);
     command->skips_line = !used || data[used - 1] != '\n';
@@ -328,36 +328,36 @@ static vc_mc_step end_series(vc_mc_stream *stream, const char *data, size_t used
 
 /* Find the end of the word that begins at `data`: NEXT if it is there, with where the line ends if
  * it does there, otherwise 0. */
-static vc_mc_step find_end(vc_mc_stream *stream, const char *data, size_t length, size_t most,
+static vc_step find_end(vc_mc_stream *stream, const char *data, size_t length, size_t most,
                            size_t *end, size_t *line_end, vc_mc_command *command) {
     size_t at = 0;
     *line_end = 0;
     while (at < length && at <= most + 1 && data[at] != ' ' && data[at] != '\n') at++;
     *end = at;
-    if (at > most + 1) return VC_MC_NEXT;
+    if (at > most + 1) return VC_STEP_NEXT;
     if (at == length) return want(stream, command, length + 1);
-    if (data[at] != '\n') return VC_MC_NEXT;
+    if (data[at] != '\n') return VC_STEP_NEXT;
     *line_end = at + 1;
     *end -= at && data[at - 1] == '\r';
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* Find out whether another key follows the spaces at `*at`, and let it be where that begins, or
  * behind the line. */
-static vc_mc_step find_next(vc_mc_stream *stream, const char *data, size_t length, size_t *at,
+static vc_step find_next(vc_mc_stream *stream, const char *data, size_t length, size_t *at,
                             bool *is_last, vc_mc_command *command) {
     size_t end = *at + SPACES_MAX;
     while (*at < length && *at < end && data[*at] == ' ') ++*at;
     *is_last = false;
-    if (*at == end) return VC_MC_NEXT; /* If none does, the end is answered later. */
+    if (*at == end) return VC_STEP_NEXT; /* If none does, the end is answered later. */
     size_t line_feed = *at + (*at < length && data[*at] == '\r');
     if (line_feed >= length) return want(stream, command, length + 1);
     *is_last = data[line_feed] == '\n';
     if (*is_last) *at = line_feed + 1;
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
-static vc_mc_step read_time(vc_mc_stream *stream, const char *data, size_t end, size_t line_end,
+static vc_step read_time(vc_mc_stream *stream, const char *data, size_t end, size_t line_end,
                             vc_mc_command *command) {
     stream->awaits_time = false;
     if (vc_mc_read_signed((vc_text){data, end}, &stream->exptime))
@@ -366,15 +366,15 @@ static vc_mc_step read_time(vc_mc_stream *stream, const char *data, size_t end, 
 }
 
 /* Make a command of the next key of a get, as soon as it has arrived. */
-static vc_mc_step parse_key(vc_mc_stream *stream, const char *data, size_t length,
+static vc_step parse_key(vc_mc_stream *stream, const char *data, size_t length,
                             vc_mc_command *command) {
     size_t end, line_end, spaces = 0;
     bool is_last = true, has_time = stream->series == VC_MC_GAT || stream->series == VC_MC_GATS;
     while (spaces < length && data[spaces] == ' ') spaces++;
     if (spaces) return use(stream, command, spaces);
     size_t most = stream->awaits_time ? DIGITS_MAX : VC_MC_KEY_BYTES;
-    if (find_end(stream, data, length, most, &end, &line_end, command) == VC_MC_MORE)
-        return VC_MC_MORE;
+    if (find_end(stream, data, length, most, &end, &line_end, command) == VC_STEP_MORE)
+        return VC_STEP_MORE;
     if (!end) {
         bool is_bad = !stream->has_keys && (!has_time || stream->awaits_time);
         return end_series(stream, data, line_end, is_bad ? "ERROR" : NULL, command);
@@ -383,8 +383,8 @@ static vc_mc_step parse_key(vc_mc_stream *stream, const char *data, size_t lengt
     if (end > most)
         return end_series(stream, data, line_end ? line_end : end, VC_MC_BAD_FORMAT, command);
     size_t next = line_end ? line_end : end;
-    if (!line_end && find_next(stream, data, length, &next, &is_last, command) == VC_MC_MORE)
-        return VC_MC_MORE;
+    if (!line_end && find_next(stream, data, length, &next, &is_last, command) == VC_STEP_MORE)
+        return VC_STEP_MORE;
     vc_mc_clear(command, stream->series, next);
     command->action = VC_MC_READ;
     command->key = (vc_text){data, end};
@@ -393,13 +393,13 @@ static vc_mc_step parse_key(vc_mc_stream *stream, const char *data, size_t lengt
     command->wants_value = true;
     command->has_cas = stream->series == VC_MC_GETS || stream->series == VC_MC_GATS;
     command->is_last = is_last;
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* --- The input ---------------------------------------------------------------------------- */
 
 /* Skip what is part of no command. */
-static vc_mc_step skip(vc_mc_stream *stream, const char *data, size_t length,
+static vc_step skip(vc_mc_stream *stream, const char *data, size_t length,
                        vc_mc_command *command) {
     if (stream->skipped) {
         size_t count = stream->skipped < length ? (size_t)stream->skipped : length;
@@ -412,7 +412,7 @@ static vc_mc_step skip(vc_mc_stream *stream, const char *data, size_t length,
 }
 
 /* Begin a line that is longer than others may be. */
-static vc_mc_step parse_long(vc_mc_stream *stream, const char *data, size_t length,
+static vc_step parse_long(vc_mc_stream *stream, const char *data, size_t length,
                              vc_mc_command *command) {
     vc_mc_name name;
     size_t next;
@@ -424,7 +424,7 @@ static vc_mc_step parse_long(vc_mc_stream *stream, const char *data, size_t leng
     return answer_error(command, "CLIENT_ERROR line too long");
 }
 
-vc_mc_step vc_mc_parse_text(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+vc_step vc_mc_parse_text(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
                             size_t length, vc_mc_command *command) {
     if (stream->skipped || stream->skips_line) return skip(stream, data, length, command);
     if (stream->is_series) return parse_key(stream, data, length, command);

@@ -51,7 +51,7 @@ static void add_event(const vc_mc_run *run, int64_t took_ns, bool is_sampled, si
         .bytes = bytes,
         .volume = record->volume,
     };
-    snprintf(event->remote, sizeof(event->remote), "%s", run->stream->remote);
+    snprintf(event->remote, sizeof(event->remote), "%s", run->stream->base.remote);
     if (key.length) memcpy(event->key, key.at, key.length);
     vc_events_end(&mc->events);
 }
@@ -59,7 +59,7 @@ static void add_event(const vc_mc_run *run, int64_t took_ns, bool is_sampled, si
 static void count_command(const vc_mc_run *run, size_t bytes) {
     const vc_mc_config *config = &run->mc->config;
     vc_mc_counts *counts = &run->mc->counts;
-    int64_t took_ns = vc_monotonic_ns() - run->started_ns;
+    int64_t took_ns = (run->mc->ended_ns = vc_monotonic_ns()) - run->started_ns;
     vc_mc_result result = run->outcome.result;
     vc_observe(&counts->commands[run->command->name][result], took_ns);
     if (run->read_ns) vc_observe(&counts->reads, run->read_ns);
@@ -95,7 +95,7 @@ static void end_command(vc_mc_stream *stream, const vc_mc_command *command, vc_m
     stream->scanned = 0;
     stream->skipped = command->skipped;
     stream->skips_line = command->skips_line;
-    stream->closes = stream->closes || command->closes;
+    stream->base.closes = stream->base.closes || command->closes;
     if (command->name == VC_MC_AUTH) stream->is_sasl_step = command->is_sasl_step;
     if (!stream->is_series) return;
     /* No key after an error is read, and no end is answered. */
@@ -107,14 +107,14 @@ static void end_command(vc_mc_stream *stream, const vc_mc_command *command, vc_m
 }
 
 /* Let the parser find a command; what it uses before is added to `*used`. */
-static vc_mc_step find_command(const vc_mc *mc, vc_mc_stream *stream, const char *data,
+static vc_step find_command(const vc_mc *mc, vc_mc_stream *stream, const char *data,
                                size_t length, size_t *used, vc_mc_command *command) {
-    vc_mc_step step;
+    vc_step step;
     do {
         step = (stream->is_binary ? vc_mc_parse_binary : vc_mc_parse_text)(
             &mc->config, stream, data + *used, length - *used, command);
-        if (step == VC_MC_MORE) *used += command->used;
-    } while (step == VC_MC_MORE && length - *used >= stream->needed);
+        if (step == VC_STEP_MORE) *used += command->used;
+    } while (step == VC_STEP_MORE && length - *used >= stream->base.needed);
     return step;
 }
 
@@ -127,22 +127,26 @@ static void reply(const vc_mc_run *run) {
 
 /* Reply to a command that is executed, and do what follows. */
 static void finish(const vc_mc_run *run) {
-    size_t before = run->out->used;
+    const vc_out *out = run->out;
+    size_t before = out->used;
+    unsigned parts = out->count;
     reply(run);
-    if (!run->command->is_uncounted) count_command(run, run->out->used - before);
+    /* A gap before the reply makes it a part of its own. */
+    size_t bytes = out->count > parts ? out->parts[parts].iov_len : out->used - before;
+    if (!run->command->is_uncounted) count_command(run, bytes);
     if (run->is_due) run->mc->config.on_due(run->mc->config.due_context);
     end_command(run->stream, run->command, run->outcome.result);
 }
 
-static vc_mc_step execute(vc_mc_run *run) {
+static vc_step execute(vc_mc_run *run) {
     vc_mc_stream *stream = run->stream;
-    vc_mc_step step = VC_MC_NEXT;
+    vc_step step = VC_STEP_NEXT;
     if (!is_allowed(&stream->rights, run->command)) run->outcome.result = VC_MC_UNAUTHORIZED;
     else step = vc_mc_run_command(run);
-    if (step == VC_MC_NEXT || step == VC_MC_CALL) stream->is_warm = stream->is_put = false;
-    if (step != VC_MC_NEXT) return step;
+    if (step == VC_STEP_NEXT || step == VC_STEP_CALL) stream->is_warm = stream->is_put = false;
+    if (step != VC_STEP_NEXT) return step;
     finish(run);
-    return VC_MC_NEXT;
+    return VC_STEP_NEXT;
 }
 
 /* --- Several at once -------------------------------------------------------------------- */
@@ -168,7 +172,7 @@ static bool find_set(const vc_mc *mc, vc_mc_stream *stream, const char *data, si
     static const char SET[] = "set ";
     if (length < sizeof(SET) || memcmp(data, SET, sizeof(SET) - 1)) return false;
     stream->scanned = 0;
-    return vc_mc_parse_text(&mc->config, stream, data, length, command) == VC_MC_NEXT;
+    return vc_mc_parse_text(&mc->config, stream, data, length, command) == VC_STEP_NEXT;
 }
 
 /* Execute plain sets that have arrived together with one write: that of `first`, which is followed
@@ -177,7 +181,7 @@ static bool execute_sets(const vc_mc_run *first, const char *data, size_t length
     vc_mc *mc = first->mc;
     vc_mc_run run = *first;
     vc_put puts[VC_PUTS_AT_ONCE], *pointers[VC_PUTS_AT_ONCE];
-    size_t count = 0, at = 0, scanned = run.stream->scanned, needed = run.stream->needed;
+    size_t count = 0, at = 0, scanned = run.stream->scanned, needed = run.stream->base.needed;
     size_t most = (run.out->room - run.out->used) / VC_MC_REPLY_BYTES;
     if (most > VC_PUTS_AT_ONCE) most = VC_PUTS_AT_ONCE;
     while (count < most && vc_mc_prepare_set(&run, &puts[count])) {
@@ -187,7 +191,7 @@ static bool execute_sets(const vc_mc_run *first, const char *data, size_t length
         if (!find_set(mc, run.stream, data + at, length - at, &mc->sets[count - 1])) break;
     }
     run.stream->scanned = scanned;
-    run.stream->needed = needed;
+    run.stream->base.needed = needed;
     if (count < 2) return false;
     size_t made = mc->config.functions->put_many(mc->config.core, pointers, count);
     for (size_t i = 0; i < made; i++) {
@@ -211,27 +215,40 @@ static bool may_gather(const vc_mc_run *run) {
 
 /* --- The input -------------------------------------------------------------------------- */
 
-vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
-                         size_t *used, vc_mc_out *out) {
+/* Wait for the rest of a command, of which `left` bytes are there. Memory grows with what has
+ * arrived, not with what a client announces. */
+static vc_step await(vc_mc_stream *stream, size_t left) {
+    size_t most = 2 * left + 1024;
+    if (stream->base.needed > most) stream->base.needed = most;
+    /* A command has begun that is not over, although all its bytes so far are used. */
+    bool is_inside = stream->skipped || stream->skips_line || stream->is_series;
+    stream->base.at = left || is_inside ? VC_AT_BODY : VC_AT_IDLE;
+    return VC_STEP_MORE;
+}
+
+vc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
+                         size_t *used, vc_out *out) {
     vc_mc_command *command = &mc->command;
     *used = 0;
-    stream->needed = 1;
-    if (!length) return VC_MC_MORE;
+    stream->base.needed = 1;
+    if (!length) return await(stream, 0);
     if (!stream->is_known) stream->is_binary = (uint8_t)data[0] == 0x80;
     stream->is_known = true;
-    vc_mc_step step = find_command(mc, stream, data, length, used, command);
-    if (step != VC_MC_NEXT) return step;
-    if (out->room - out->used < VC_MC_REPLY_BYTES) return VC_MC_FLUSH;
+    vc_step step = find_command(mc, stream, data, length, used, command);
+    if (step != VC_STEP_NEXT) return await(stream, length - *used);
+    if (!vc_out_has_room(out, VC_MC_REPLY_BYTES)) return VC_STEP_FLUSH;
     if (stream->is_series && command->action == VC_MC_READ) {
         if (!stream->has_keys || !mc->fetched) fetch_keys(mc, data + *used, length - *used);
         else mc->fetched--;
     }
     vc_mc_run run = {.mc = mc, .stream = stream, .command = command, .out = out};
-    run.started_ns = stream->is_warm || stream->is_put ? stream->started_ns : vc_monotonic_ns();
+    if (stream->is_warm || stream->is_put) run.started_ns = stream->started_ns;
+    /* Not if something else was done since the last command. */
+    else run.started_ns = out->used ? mc->ended_ns : vc_monotonic_ns();
     size_t next = *used + command->used;
-    if (may_gather(&run) && execute_sets(&run, data + next, length - next, used)) return VC_MC_NEXT;
+    if (may_gather(&run) && execute_sets(&run, data + next, length - next, used)) return VC_STEP_NEXT;
     step = execute(&run);
-    if (step == VC_MC_NEXT) *used += command->used;
+    if (step == VC_STEP_NEXT) *used += command->used;
     return step;
 }
 
@@ -242,10 +259,6 @@ void vc_mc_allow(vc_mc_stream *stream, const vc_mc_access *access) {
     for (unsigned i = 0; i < access->count; i++)
         if (!memcmp(access->tokens[i].token, stream->token, VC_MC_TOKEN_BYTES))
             stream->rights = access->tokens[i].rights;
-}
-
-bool vc_mc_is_inside(const vc_mc_stream *stream) {
-    return stream->skipped || stream->skips_line || stream->is_series;
 }
 
 /* --- The loop's ------------------------------------------------------------------------- */

@@ -1,30 +1,16 @@
-/* The memcached protocol: bytes in, replies out, without I/O and without the interpreter.
+/* The memcached protocol: an executor by the contract of protocol.h.
  *
  * All commands of the text protocol, its meta commands and the binary protocol are executed here.
  * What they reply is defined by memcached; docs/MEMCACHE.md lists the differences.
  *
- * Use, for each connection, whenever bytes have arrived or a step before allows it:
+ * What its steps mean:
  *
- *     vc_mc_step step = vc_mc_execute(mc, stream, data, length, &used, &out);
- *
- *   data    all bytes that have arrived and are not used; they may be elsewhere in the next call.
- *           After each step, the first `used` of them are used.
- *   NEXT    a command, or one key of a get, was executed, or some sets that have arrived together,
- *           with one write. Their replies, maybe of no bytes, are in `out`. `stream->closes`: the connection is closed when that is sent.
- *   MORE    the command is not whole: call again when `stream->needed` bytes are there that are
- *           not used, at least one more than now. `used` may be above 0: values that are too
- *           large are skipped as they arrive, and the keys of a get are used as they arrive.
- *   COLD    the record of a key is not in memory. The caller owns the read of `stream->at` with
- *           the key in `stream->key`: it lets a thread read the record with `functions->read` into
- *           any buffer, whatever comes of it, and calls `functions->end_read`; then it calls
- *           again. If the connection ends, only `end_read` is needed.
- *   TOGETHER  each record is synced, and the caller owns `stream->put`: it lets
- *           `functions->put_together` make it, and then calls again with the same data. Its value
- *           is part of `data`, unless it has no bytes, and moves with it.
- *   CALL    the command may take long: nothing of it was done. Another thread executes it, by
- *           this function with a `vc_mc` whose config has `ask`, and with the data that are not
- *           used. The step of that is NEXT, and its `out` grows by realloc.
- *   FLUSH   there is no room in `out`: send it, then call again with an empty one.
+ *   NEXT    A command, or one key of a get, was executed, or some sets that have arrived together,
+ *           with one write.
+ *   MORE    `used` may be above 0: values that are too large are skipped as they arrive, and the
+ *           keys of a get are used as they arrive.
+ *   CALL    Another thread executes the command, by this function with a `vc_mc` whose config has
+ *           `ask`. The step of that is NEXT; its `out` grows by realloc, and gets one part.
  *
  * What makes a CALL: a lock that is not free soon; a value for which `out` has no room; a read
  * that fails; a key of which only the hot tier may have a copy; a put for which a volume has to be
@@ -43,6 +29,7 @@
 #include "copies.h"
 #include "functions.h"
 #include "marks.h"
+#include "protocol.h"
 #include "request.h"
 
 enum {
@@ -51,10 +38,6 @@ enum {
     VC_MC_OUT_BYTES_MIN = 4096,
     VC_MC_TOKEN_BYTES = 32,
 };
-
-typedef enum {
-    VC_MC_NEXT, VC_MC_MORE, VC_MC_COLD, VC_MC_FLUSH, VC_MC_TOGETHER, VC_MC_CALL
-} vc_mc_step;
 
 /* The commands that are counted. A binary request has the name of the text command; a cas unique
  * makes "cas" of a binary set, add or replace. */
@@ -154,23 +137,18 @@ typedef struct {
     void *due_context;
 } vc_mc_config;
 
-/* One connection. All is 0 at first, except what the caller sets. */
+/* One connection. */
 typedef struct {
-    const char *remote;         /* the address of the client, for events; the caller's */
+    vc_stream base;
+    unsigned generation;        /* of the settings that it has; see mc_protocol.h */
     vc_mc_rights rights;        /* see `vc_mc_allow` */
-    /* Results. */
-    size_t needed;              /* of MORE: bytes */
-    bool closes;
     bool has_token;             /* the client has given one */
     uint8_t token[VC_MC_TOKEN_BYTES];
-    vc_lookup at;               /* of COLD */
-    vc_put put;                 /* of TOGETHER */
-    uint8_t key[VC_MC_KEY_BYTES];
-    size_t key_length;
     /* Between calls. */
+    uint8_t key[VC_MC_KEY_BYTES];   /* of DISK and TOGETHER */
     bool is_known, is_binary;   /* by the first byte of the connection, once it was here */
-    bool is_warm;               /* the record of the next key was read after COLD */
-    bool is_put;                /* the next command has made `put` after TOGETHER */
+    bool is_warm;               /* the record of the next key was read after DISK */
+    bool is_put;                /* the next command has made `base.put` after TOGETHER */
     int64_t started_ns;         /* when it was asked for, or to be put */
     size_t scanned;             /* bytes without a line end */
     uint64_t skipped;           /* bytes to come that are part of no command */
@@ -181,12 +159,6 @@ typedef struct {
     int64_t exptime;            /* of it */
     bool has_sasl, is_sasl_step;
 } vc_mc_stream;
-
-/* Replies; the memory is the caller's. */
-typedef struct {
-    char *at;
-    size_t used, room;
-} vc_mc_out;
 
 /* Since the start. */
 typedef struct {
@@ -222,12 +194,10 @@ vc_mc *vc_mc_new(const vc_mc_config *config);
 void vc_mc_free(vc_mc *mc);
 /* Use `slow_ns` of `to` from now on. */
 void vc_mc_change(vc_mc *mc, const vc_mc_config *to);
-vc_mc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
-                         size_t *used, vc_mc_out *out);
+vc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
+                      size_t *used, vc_out *out);
 /* Let the client do what it may: at first, and whenever the tokens change. */
 void vc_mc_allow(vc_mc_stream *stream, const vc_mc_access *access);
-/* Whether a command has begun that is not over, although all its bytes so far are used. */
-bool vc_mc_is_inside(const vc_mc_stream *stream);
 /* Add what was counted since the start. */
 void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts);
 /* Return the events since the last call, one after the other; valid until the next call. */

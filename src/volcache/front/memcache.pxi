@@ -259,6 +259,15 @@ cdef void on_command_events(void *context) noexcept with gil:
         (<Commands>context).failure = error
 
 
+cdef bytes taken(vc_out *out):
+    """Return the replies, of which there are none then."""
+    replies = b"".join(
+        [(<char *>out.parts[i].iov_base)[: out.parts[i].iov_len] for i in range(<int>out.count)]
+    )
+    out.used = out.count = 0
+    return replies
+
+
 cdef class Commands:
     """Executes commands for one connection at a time, without sockets."""
 
@@ -266,7 +275,7 @@ cdef class Commands:
     cdef vc_mc *mc
     cdef vc_mc *waiting
     cdef vc_mc_stream stream
-    cdef vc_mc_out out
+    cdef vc_out out
     cdef bytes remote
     cdef object failure
 
@@ -277,7 +286,7 @@ cdef class Commands:
         self.waiting = vc_mc_new(&config)
         config.ask = NULL
         self.mc = vc_mc_new(&config)
-        self.out = vc_mc_out(<char *>malloc(room), 0, room)
+        self.out.at, self.out.room = <char *>malloc(room), room
         if self.mc is NULL or self.waiting is NULL or self.out.at is NULL:
             raise MemoryError
 
@@ -289,7 +298,7 @@ cdef class Commands:
     def connect(self, remote):
         memset(&self.stream, 0, sizeof(self.stream))
         self.remote = remote.encode("ascii")
-        self.stream.remote = self.remote
+        self.stream.base.remote = self.remote
         self.allow()
 
     def allow(self):
@@ -298,7 +307,7 @@ cdef class Commands:
 
     def execute(self, bytes data not None):
         cdef size_t used
-        cdef vc_mc_step step = vc_mc_execute(
+        cdef vc_step step = vc_mc_execute(
             self.mc, &self.stream, <const char *>data, len(data), &used, &self.out
         )
         return step, used
@@ -306,34 +315,36 @@ cdef class Commands:
     def call(self, bytes data not None):
         """Do what the thread for calls does."""
         cdef size_t used
-        cdef vc_mc_out out = vc_mc_out(<char *>malloc(VC_MC_OUT_BYTES_MIN), 0, VC_MC_OUT_BYTES_MIN)
-        cdef vc_mc_step step = vc_mc_execute(
+        cdef vc_out out
+        memset(&out, 0, sizeof(out))
+        out.at, out.room = <char *>malloc(VC_MC_OUT_BYTES_MIN), VC_MC_OUT_BYTES_MIN
+        cdef vc_step step = vc_mc_execute(
             self.waiting, &self.stream, <const char *>data, len(data), &used, &out
         )
-        reply = <bytes>out.at[: out.used]
+        reply = taken(&out)
         free(out.at)
         return step, used, reply
 
     @property
     def needed(self):
-        return self.stream.needed
+        return self.stream.base.needed
 
     @property
     def closes(self):
-        return self.stream.closes
+        return self.stream.base.closes
 
     def replies(self):
-        used, self.out.used = self.out.used, 0
-        return self.out.at[:used]
+        return taken(&self.out)
 
     def read_cold(self):
         """Do what a reader thread does."""
-        cdef uint8_t *buffer = <uint8_t *>malloc(self.stream.at.size)
+        cdef vc_lookup *at = &self.stream.base.found
+        cdef uint8_t *buffer = <uint8_t *>malloc(at.size)
         cdef vc_core *core = self.facts.config.core
         cdef vc_record record
         functions.read(
-            core, self.stream.key, self.stream.key_length, &self.stream.at, buffer,
-            self.stream.at.size, NULL, 0, &record,
+            core, self.stream.base.key, self.stream.base.key_length, at, buffer, at.size, NULL, 0,
+            &record,
         )
         functions.end_read(core)
         free(buffer)
