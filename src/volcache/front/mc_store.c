@@ -339,7 +339,8 @@ static vc_step touch_found(vc_mc_run *run) {
         run->outcome.record.expires_ms = 1;
         return step;
     }
-    if (changed.expires_ms == run->outcome.record.expires_ms) return VC_STEP_NEXT;
+    /* As in memcached, whose times have whole seconds. */
+    if (changed.expires_ms / 1000 == run->outcome.record.expires_ms / 1000) return VC_STEP_NEXT;
     return rewrite(run, &changed, run->outcome.value);
 }
 

@@ -63,6 +63,18 @@ def test_an_expired_record_is_a_miss_without_a_call(talk: Talk) -> None:
     assert talk.store.stats.expired_reads == 4
 
 
+def test_touch_to_the_same_second_writes_nothing(talk: Talk) -> None:
+    """The times of memcached have whole seconds, too."""
+    talk.say("set a 0 100 1;1")
+    for touch in ("touch a 100", "gat 100 a", "mg a T100"):
+        for step_ms, writes in ((900, 0), (100, 1)):
+            before = talk.store.stats.writes.count
+            talk.clock.now_ms += step_ms
+            talk.say(touch)
+            assert talk.store.stats.writes.count - before == writes
+            assert talk.say("mg a t") == "HD t100"
+
+
 @pytest.mark.parametrize("name", [b"get", b"gets", b"gat 100", b"gats 100"])
 def test_keys_of_a_get_are_used_as_they_arrive(talk: Talk, name: bytes) -> None:
     """However many there are; a key that is too long ends it."""
