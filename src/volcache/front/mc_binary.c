@@ -230,13 +230,6 @@ vc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, con
                               size_t length, vc_mc_command *command) {
     header is;
     command->used = 0;
-    stream->base.needed = 1;
-    if (stream->skipped) {
-        size_t count = stream->skipped < length ? (size_t)stream->skipped : length;
-        stream->skipped -= count;
-        command->used = count;
-        return VC_STEP_MORE;
-    }
     if ((uint8_t)data[0] != REQUEST) return close_silently(length, command);
     stream->base.needed = HEADER_BYTES;
     if (length < HEADER_BYTES) return VC_STEP_MORE;

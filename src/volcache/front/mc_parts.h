@@ -121,7 +121,7 @@ typedef struct {
 bool vc_mc_is_word(vc_text word, const char *text);
 /* Return the word that begins at `at`, and let `at` be where the next one begins, or `end`. */
 vc_text vc_mc_next_word(const char **at, const char *end);
-/* Read numbers of 64 bits as strtoull and strtol do. */
+/* Read numbers of 64 bits as strtoull and strtol do: of a command, or the value of a key. */
 bool vc_mc_read_unsigned(vc_text word, uint64_t largest, uint64_t *number);
 bool vc_mc_read_signed(vc_text word, int64_t *number);
 /* Let the key be what it is decoded from base64. */

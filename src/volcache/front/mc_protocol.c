@@ -50,5 +50,5 @@ const vc_protocol vc_mc_protocol = {
 void vc_mc_executor_change(vc_mc_executor *executor, const vc_mc_access *access, int64_t slow_ns) {
     executor->access = *access;
     executor->generation++;
-    vc_mc_change(executor->mc, &(vc_mc_config){.slow_ns = slow_ns});
+    executor->mc->config.slow_ns = slow_ns;
 }

@@ -476,23 +476,6 @@ static vc_step put(vc_mc_run *run) {
 
 /* --- Numbers ------------------------------------------------------------------------------ */
 
-/* Read the number that "incr" counts from, as strtoull does: it ends at white space, a NUL byte or
- * the end of the value. */
-static bool read_number(const uint8_t *at, size_t length, uint64_t *number) {
-    const uint8_t *stop = at + length;
-    while (at < stop && (*at == ' ' || (*at >= '\t' && *at <= '\r'))) at++;
-    bool is_negative = at < stop && *at == '-';
-    if (at < stop && (*at == '-' || *at == '+')) at++;
-    const uint8_t *first = at;
-    for (*number = 0; at < stop && *at >= '0' && *at <= '9'; at++) {
-        uint64_t digit = *at - (uint64_t)'0';
-        if (*number > (UINT64_MAX - digit) / 10) return false;
-        *number = *number * 10 + digit;
-    }
-    bool is_end = at == stop || !*at || *at == ' ' || (*at >= '\t' && *at <= '\r');
-    return at > first && is_end && !(is_negative && *number);
-}
-
 /* Begin with a number. */
 static vc_step start_counting(vc_mc_run *run) {
     char digits[DIGITS_MAX + 4];
@@ -541,8 +524,8 @@ static vc_step count(vc_mc_run *run) {
     if (!outcome->has_record) return end(run, VC_MC_NOT_FOUND);
     if (!outcome->record.length) return end(run, VC_MC_NON_NUMERIC);
     if (command->cas && command->cas != outcome->record.stored_us) return end(run, VC_MC_EXISTS);
-    if (!read_number(outcome->value, outcome->record.length, &number))
-        return end(run, VC_MC_NON_NUMERIC);
+    vc_text value = {(const char *)outcome->value, outcome->record.length};
+    if (!vc_mc_read_unsigned(value, UINT64_MAX, &number)) return end(run, VC_MC_NON_NUMERIC);
     if (!command->is_decrement) number += command->delta;
     else number = number > command->delta ? number - command->delta : 0;
     uint64_t before_ms = outcome->record.expires_ms;

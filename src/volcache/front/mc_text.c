@@ -398,19 +398,6 @@ static vc_step parse_key(vc_mc_stream *stream, const char *data, size_t length,
 
 /* --- The input ---------------------------------------------------------------------------- */
 
-/* Skip what is part of no command. */
-static vc_step skip(vc_mc_stream *stream, const char *data, size_t length,
-                       vc_mc_command *command) {
-    if (stream->skipped) {
-        size_t count = stream->skipped < length ? (size_t)stream->skipped : length;
-        stream->skipped -= count;
-        return use(stream, command, count);
-    }
-    const char *found = memchr(data, '\n', length);
-    stream->skips_line = !found;
-    return use(stream, command, found ? (size_t)(found - data) + 1 : length);
-}
-
 /* Begin a line that is longer than others may be. */
 static vc_step parse_long(vc_mc_stream *stream, const char *data, size_t length,
                              vc_mc_command *command) {
@@ -426,7 +413,6 @@ static vc_step parse_long(vc_mc_stream *stream, const char *data, size_t length,
 
 vc_step vc_mc_parse_text(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
                             size_t length, vc_mc_command *command) {
-    if (stream->skipped || stream->skips_line) return skip(stream, data, length, command);
     if (stream->is_series) return parse_key(stream, data, length, command);
     const char *found = memchr(data + stream->scanned, '\n', length - stream->scanned);
     size_t size = found ? (size_t)(found - data) : length;

@@ -2,8 +2,6 @@
 
 #include <stdio.h>
 
-enum { DIGITS_MAX = 40 };
-
 bool vc_mc_is_word(vc_text word, const char *text) {
     return word.length == strlen(text) && !memcmp(word.at, text, word.length);
 }
@@ -19,10 +17,9 @@ char *vc_mc_put_text(char *to, const char *text) { return vc_mc_copy(to, text, s
 
 /* --- Numbers ----------------------------------------------------------------------------- */
 
-/* What isspace accepts. A word has no spaces. */
-static bool is_white(char c) { return c >= '\t' && c <= '\r'; }
+static bool is_white(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/* Read a sign and a number, which ends at the end of the word or at white space. */
+/* Read a sign and a number, which ends at the end of the text, at white space or at a NUL byte. */
 static bool read_number(vc_text word, bool *is_negative, uint64_t *number) {
     const char *at = word.at, *end = word.at + word.length;
     while (at < end && is_white(*at)) at++;
@@ -35,7 +32,7 @@ static bool read_number(vc_text word, bool *is_negative, uint64_t *number) {
         is_large = is_large || *number > (UINT64_MAX - digit) / 10;
         *number = *number * 10 + digit;
     }
-    return at > first && at - first <= DIGITS_MAX && !is_large && (at == end || is_white(*at));
+    return at > first && !is_large && (at == end || is_white(*at) || !*at);
 }
 
 bool vc_mc_read_unsigned(vc_text word, uint64_t largest, uint64_t *number) {

@@ -106,11 +106,24 @@ static void end_command(vc_mc_stream *stream, const vc_mc_command *command, vc_m
     stream->has_keys = true;
 }
 
+/* Skip what is part of no command; returns how much. */
+static size_t skip(vc_mc_stream *stream, const char *data, size_t length) {
+    size_t count = stream->skipped < length ? (size_t)stream->skipped : length;
+    stream->skipped -= count;
+    if (!stream->skips_line || count == length) return count;
+    const char *found = memchr(data + count, '\n', length - count);
+    stream->skips_line = !found;
+    return found ? (size_t)(found - data) + 1 : length;
+}
+
 /* Let the parser find a command; what it uses before is added to `*used`. */
 static vc_step find_command(const vc_mc *mc, vc_mc_stream *stream, const char *data,
-                               size_t length, size_t *used, vc_mc_command *command) {
-    vc_step step;
+                            size_t length, size_t *used, vc_mc_command *command) {
+    vc_step step = VC_STEP_MORE;
     do {
+        stream->base.needed = 1;
+        *used += skip(stream, data + *used, length - *used);
+        if (*used == length) break;
         step = (stream->is_binary ? vc_mc_parse_binary : vc_mc_parse_text)(
             &mc->config, stream, data + *used, length - *used, command);
         if (step == VC_STEP_MORE) *used += command->used;
@@ -230,10 +243,10 @@ vc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t 
                          size_t *used, vc_out *out) {
     vc_mc_command *command = &mc->command;
     *used = 0;
-    stream->base.needed = 1;
-    if (!length) return await(stream, 0);
-    if (!stream->is_known) stream->is_binary = (uint8_t)data[0] == 0x80;
-    stream->is_known = true;
+    if (length && !stream->is_known) {
+        stream->is_known = true;
+        stream->is_binary = (uint8_t)*data == 0x80;
+    }
     vc_step step = find_command(mc, stream, data, length, used, command);
     if (step != VC_STEP_NEXT) return await(stream, length - *used);
     if (!vc_out_has_room(out, VC_MC_REPLY_BYTES)) return VC_STEP_FLUSH;
@@ -270,8 +283,6 @@ vc_mc *vc_mc_new(const vc_mc_config *config) {
 }
 
 void vc_mc_free(vc_mc *mc) { free(mc); }
-
-void vc_mc_change(vc_mc *mc, const vc_mc_config *to) { mc->config.slow_ns = to->slow_ns; }
 
 void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts) {
     const uint64_t *from = (const uint64_t *)&mc->counts;

@@ -192,8 +192,6 @@ typedef struct vc_mc vc_mc;
 /* Return NULL without memory. `config` is copied, what it points to must live longer. */
 vc_mc *vc_mc_new(const vc_mc_config *config);
 void vc_mc_free(vc_mc *mc);
-/* Use `slow_ns` of `to` from now on. */
-void vc_mc_change(vc_mc *mc, const vc_mc_config *to);
 vc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
                       size_t *used, vc_out *out);
 /* Let the client do what it may: at first, and whenever the tokens change. */
