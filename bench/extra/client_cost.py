@@ -184,7 +184,8 @@ async def _aiohttp(target: Target) -> Calls:
 
     async def get(key: str) -> bytes:
         async with session.get(f"{target.url}/{key}") as response:
-            return await response.read()
+            body: bytes = await response.read()
+            return body
 
     return Calls(get, None, session.close)
 
