@@ -48,7 +48,6 @@ CORE_NEEDS: Final = ("hypothesis", "pymemcache", "pytest", "pytest-timeout", "re
 
 _CLIENT_ALONE: Final = """
 import asyncio, volcache_client
-from volcache_client.adapters import mapping
 where = "127.0.0.1:1"
 with volcache_client.Client(where, on_error="miss") as client:
     assert client.get("key") is None

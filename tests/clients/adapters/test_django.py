@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import django
@@ -23,6 +24,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory, override_settings
 from django.views.decorators.cache import cache_page
 
+from support.pages import blocks
 from support.ports import pick_port
 from support.process import ServerProcess
 from support.waiting import wait_until
@@ -39,6 +41,7 @@ Make = Callable[..., VolcacheCache]
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
+PAGE = Path(__file__).parents[3] / "docs" / "ADAPTERS.md"
 BACKEND = "volcache_client.adapters.django.VolcacheCache"
 VALUES = [
     None, True, 0, -1, 2**70, 0.5, "", "text é \U0001f600", [], [1, [2]], {},
@@ -521,3 +524,27 @@ def test_sessions_are_kept(server: ServerProcess) -> None:
         again.cycle_key()
         assert not store().exists(session.session_key)
         assert store(again.session_key)["cart"] == session["cart"]
+
+
+def test_examples_of_the_page_work(server: ServerProcess) -> None:
+    """Those of Django's settings, cachetools and CacheControl."""
+    found: dict[str, Any] = {}
+    for block in blocks(PAGE):
+        text = block.text.replace("http://cache.example:8080", server.url)
+        text = text.replace("): ...", "): return [article, calls.append(article)]")
+        exec(compile(text, PAGE.name, "exec"), found)  # noqa: S102 - Ours.
+        if "CACHES" in block.text:
+            place = found["CACHES"]["default"]
+            cache = VolcacheCache(place["LOCATION"], place)
+            cache.set("page", {1})
+            assert cache.get("page") == {1}
+        elif "cachetools" in block.text:
+            calls: list[str] = []
+            found["calls"] = calls
+            for _ in range(2):
+                assert found["price"]("a", currency="USD") == ["a", None]
+            assert calls == ["a"]
+            assert found["client"].get("a/USD") == ["a", None]
+            assert found["client"].ttl("a/USD") <= 60
+        found.pop("client", None)
+    assert found["session"].get(f"{server.url}/-/ready").status_code == 200
