@@ -1,23 +1,11 @@
--- GETs of random paths of a file, with the number of answers by status.
---
---     wrk -t 1 -c 64 -d 5s -s bench/hung.lua http://127.0.0.1:8080 -- FILE
+-- As get.lua, with the number of answers by status: values, misses and refusals.
 
-local thread
+dofile(debug.getinfo(1, "S").source:match("@(.*)hung.lua") .. "get.lua")
+local thread, finish = nil, done
+ok, misses, refused = 0, 0, 0
 
 function setup(one)
    thread = one
-end
-
-function init(args)
-   gets = {}
-   for path in io.lines(args[1]) do
-      gets[#gets + 1] = wrk.format("GET", path)
-   end
-   ok, misses, refused, others = 0, 0, 0, 0
-end
-
-function request()
-   return gets[math.random(#gets)]
 end
 
 function response(status)
@@ -27,18 +15,15 @@ function response(status)
       misses = misses + 1
    elseif status == 503 then
       refused = refused + 1
-   else
-      others = others + 1
    end
 end
 
--- wrk calls this once; times are in microseconds.
 function done(summary, latency)
-   local errors = summary.errors
+   summary.errors.timeout = 0 -- Of requests that are answered later.
+   summary.errors.status =
+      summary.requests - thread:get("ok") - thread:get("misses") - thread:get("refused")
    io.write(string.format(
-      'figures {"ok": %d, "misses": %d, "refused": %d, "failed": %d, "micros": %d, '
-         .. '"p50": %d, "p99": %d}\n',
-      thread:get("ok"), thread:get("misses"), thread:get("refused"),
-      thread:get("others") + errors.connect + errors.read + errors.write,
-      summary.duration, latency:percentile(50), latency:percentile(99)))
+      '{"ok": %d, "misses": %d, "refused": %d}\n',
+      thread:get("ok"), thread:get("misses"), thread:get("refused")))
+   finish(summary, latency)
 end

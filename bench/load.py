@@ -1,4 +1,4 @@
-"""Puts load on a server, by `load.c`, and measures its cost."""
+"""Puts load on a server, by `load.c` or wrk, and measures its cost."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 Figures = dict[str, float]  # The name of a measure, see `report.MEASURES`, to a figure.
 Rounds = dict[str, list[Figures]]  # A contender's name to its figures of each round.
 Protocol = Literal["http", "text", "meta", "redis"]
+Kind = Literal["get", "put", "mix", "miss", "sample", "sequential"]
+Tool = Literal["load", "wrk"]
 
 SOURCE: Final = ROOT / "bench" / "load.c"
 MICROSECONDS: Final = 1_000_000
@@ -70,9 +72,12 @@ class Load:
         depth: How many requests are under way on each connection.
         first: The number of the first key.
         rate: Requests per second, whether answered or not; 0: after each answer.
+        tool: What sends them. wrk has `get` and `put` by HTTP, puts keys in turn, and
+            ends after whole seconds.
+        path: What wrk gets instead of keys: `/-/metrics`, or a file with paths.
     """
 
-    kind: Literal["get", "put", "mix", "miss", "sample", "sequential"]
+    kind: Kind
     dataset: Dataset
     seconds: float = 0
     connections: int = 20
@@ -82,6 +87,8 @@ class Load:
     depth: int = 1
     first: int = 0
     rate: float = 0
+    tool: Tool = "load"
+    path: str = ""
 
     @property
     def puts_share(self) -> float:
@@ -94,8 +101,17 @@ class Load:
         is_listed = self.kind in {"sample", "sequential"}
         return min(self.sample, self.dataset.count) if is_listed else 0
 
-    def options(self, seed: int) -> list[str]:
-        """Return those of `load.c`; another seed draws other keys."""
+    def command(self, protocol: str, port: int, seed: int) -> list[str]:
+        """Return the command; another seed draws other keys, except with wrk."""
+        if self.tool == "wrk":
+            script = SOURCE.with_name(f"{self.kind}.lua")
+            seconds = max(1, round(self.seconds))
+            sizes = [self.path or str(self.dataset.count)]
+            sizes += [str(self.dataset.value_bytes)] if self.kind == "put" else []
+            return [
+                *("wrk", "-t1", f"-c{self.connections}", f"-d{seconds}s"),
+                *("-s", str(script), f"http://127.0.0.1:{port}", "--", *sizes),
+            ]
         orders = {"sample": "shuffled", "sequential": "rising"}
         values = {
             "prefix": "none" if self.kind == "miss" else "k",
@@ -112,19 +128,19 @@ class Load:
             "requests": self.count,
             "seconds": self.seconds,
         }
-        return [f"{name}={value}" for name, value in values.items()]
+        return [
+            *(str(compiled(SOURCE)), f"port={port}", f"protocol={protocol}"),
+            *(f"{name}={value}" for name, value in values.items()),
+        ]
 
 
 class Running:
     """A load that has begun."""
 
-    def __init__(
-        self, port: int, protocol: str, options: Sequence[str], core: int | None
-    ) -> None:
+    def __init__(self, command: Sequence[str], core: int | None) -> None:
         """Begin; on one core, or on all of them."""
-        command = [str(compiled(SOURCE)), f"port={port}", f"protocol={protocol}"]
         self._process = subprocess.Popen(
-            [*pinned_command(core), *command, *options],
+            [*pinned_command(core), *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -139,8 +155,10 @@ class Running:
         """
         output, error = self._process.communicate()
         if self._process.returncode:
-            raise LoadError(error.strip())
-        figures: dict[str, int] = json.loads(output)
+            raise LoadError((error or output).strip())
+        figures: dict[str, int] = json.loads(output.splitlines()[-1])
+        if failed := figures.get("failed"):
+            raise LoadError(f"{failed} of {figures['requests']} requests failed")
         return Run(
             requests=figures["requests"],
             seconds=figures["micros"] / MICROSECONDS,
@@ -157,7 +175,7 @@ def start_load(
 ) -> Running:
     """Begin a load of a contender."""
     protocol, port = contender.address(load.protocol)
-    return Running(port, protocol, load.options(seed), core)
+    return Running(load.command(protocol, port, seed), core)
 
 
 def fill(
@@ -169,14 +187,14 @@ def fill(
     Raises:
         LoadError: A request failed.
     """
-    options = Load(
+    load = Load(
         kind="sequential",
         dataset=dataset,
         sample=dataset.count,
         connections=FILL_CONNECTIONS,
-    ).options(0)
-    place = port or server.port
-    Running(place, protocol, [*options, "puts=100"], core=None).result()
+    )
+    command = load.command(protocol, port or server.port, 0)
+    Running([*command, "puts=100"], core=None).result()
 
 
 def measure_once(load: Load, contender: Contender, seed: int = 0) -> Figures:

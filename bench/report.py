@@ -1,4 +1,4 @@
-"""Medians, ranges and ratios of what was measured, as Markdown, JSON and a plot."""
+"""Medians, ranges and ratios of what was measured, as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MEASURES: Final[dict[str, tuple[str, int]]] = {
     "key_memory": ("memory per key", 0),
 }
 WITH_RANGE: Final = {"rate", "cpu", "p999"}  # The others are given as medians.
-WITHOUT_COLUMN: Final = {"user", "system"}  # In the plot and in results.json.
+WITHOUT_COLUMN: Final = {"user", "system"}  # In results.json.
 
 MEANING: Final = """\
 Each figure is the median of {rounds} rounds of {seconds:g} s; the lowest and the highest
@@ -193,7 +193,6 @@ def report_text(content: Mapping[str, Any], results: Sequence[Result]) -> str:
     parts = [
         bullets(content["machine"], content["warnings"]),
         MEANING.format(**content),
-        "![CPU per request of each workload and contender](cpu.svg)",
         *overview(results),
         *(section(result) for result in results),
     ]
@@ -290,7 +289,7 @@ def write_report(
     content: Mapping[str, Any], results: Sequence[Result], output: Path
 ) -> None:
     """
-    Write `results.md`, `results.json` and `cpu.svg` to a folder.
+    Write `results.md` and `results.json` to a folder.
 
     Args:
         content: `machine`, `warnings`, `rounds`, `seconds` and `took`.
@@ -303,71 +302,6 @@ def write_report(
     files = {
         "results.json": data,
         "results.md": report_text(content, results),
-        "cpu.svg": "\n".join(plot_lines(results)),
     }
     for name, text in files.items():
         (output / name).write_text(f"{text}\n", encoding="utf-8")
-
-
-# --- the plot, in pixels -------------------------------------------------------------
-
-WIDTH: Final = 760
-LABELS: Final = 170  # Room for the names of contenders.
-BAR: Final = 16  # A bar and the space below it.
-TITLE: Final = 34
-FIGURES: Final = 60  # Room for the figure behind a bar.
-SUBJECT_COLORS: Final = ("#1f6fb4", "#8fbce0")
-OTHER_COLORS: Final = ("#8a949b", "#ccd2d6")
-
-
-def plot_lines(results: Iterable[Result]) -> list[str]:
-    """Draw CPU per request as SVG: bars of user and system time, lines for the range."""
-    body: list[str] = []
-    y = 0
-    for result in results:
-        if "cpu" not in result.measures():
-            continue
-        title = f"{result.name}: {result.text}"
-        body.append(f'<text x="0" y="{y + 24}" font-weight="bold">{title}</text>')
-        y += TITLE
-        spreads = [result.spread(contender, "cpu") for contender in result.rounds]
-        highest = max(spread.high for spread in spreads if spread)
-        scale = (WIDTH - LABELS - FIGURES) / max(highest, 1e-9)
-        for contender in result.rounds:
-            body += _bar_lines(result, contender, scale, y)
-            y += BAR
-    y += TITLE
-    body.append(
-        f'<text x="0" y="{y - 10}">CPU µs per request, median: user (dark) and system'
-        " (light) time; the line spans the rounds</text>"
-    )
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}"'
-        ' font-family="sans-serif" font-size="11">'
-    )
-    background = f'<rect width="{WIDTH}" height="{y}" fill="white"/>'
-    return [head, background, *body, "</svg>"]
-
-
-def _bar_lines(result: Result, contender: str, scale: float, y: int) -> Iterator[str]:
-    total, user = (result.spread(contender, name) for name in ("cpu", "user"))
-    yield f'<text x="{LABELS - 6}" y="{y + 10}" text-anchor="end">{contender}</text>'
-    if total is None or user is None:
-        return
-    dark, light = SUBJECT_COLORS if contender == result.subject else OTHER_COLORS
-    end = LABELS + total.median * scale
-    for length, color in (
-        (total.median, light),
-        (min(user.median, total.median), dark),
-    ):
-        yield (
-            f'<rect x="{LABELS}" y="{y}" width="{length * scale:.1f}" height="{BAR - 4}"'
-            f' fill="{color}"/>'
-        )
-    low, high = (LABELS + one * scale for one in (total.low, total.high))
-    middle = y + (BAR - 4) / 2
-    yield (
-        f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{middle:g}" y2="{middle:g}"'
-        ' stroke="black"/>'
-    )
-    yield f'<text x="{max(high, end) + 4:.1f}" y="{y + 10}">{total.median:.1f}</text>'

@@ -1,11 +1,10 @@
 """
 Measures volcache next to what could be used instead: `make bench`.
 
-First prints what will be measured and how long it takes. The contenders of a workload
-take turns, so that disturbances affect all of them alike, and ratios are taken within
-one round. A whole run writes its report to docs/bench/, and its tables into the documents.
-A run of some workloads, a quick one, or a comparison of two revisions writes to
-build/bench/ instead.
+First prints what will be measured. The contenders of a workload take turns, so that
+disturbances affect all of them alike, and ratios are taken within one round. A whole run
+writes its report to docs/bench/, and its tables into the documents. A run of some
+workloads, a quick one, or a comparison of two revisions writes to build/bench/ instead.
 
     .venv/bin/python -m bench.run [--quick] [--only NAMES] [--base REVISION]
 """
@@ -24,26 +23,20 @@ from os import sync
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bench.cases import CASES
 from bench.load import LoadError, measure_rounds
 from bench.machine import ROOT, describe, drop_pages, warnings
 from bench.report import (
     DOCS,
     Result,
+    bullets,
     comparison,
     fill_documents,
     section,
     write_report,
 )
 from bench.servers import Contenders
-from bench.workloads import (
-    COMPARISON_ROUNDS,
-    FULL,
-    QUICK,
-    Scale,
-    Workload,
-    select,
-    setup_seconds,
-)
+from bench.workloads import COMPARISON_ROUNDS, FULL, QUICK, WORKLOADS, select
 from support.program import ProgramError
 
 if TYPE_CHECKING:
@@ -51,6 +44,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from bench.load import Rounds
+    from bench.workloads import Scale, Workload
 
 BUILD: Final = ROOT / "build"
 
@@ -71,6 +65,11 @@ class Options(argparse.Namespace):
         """Whether this is the run whose figures are kept in docs/."""
         return not (self.quick or self.only or self.base or self.output)
 
+    @property
+    def names(self) -> list[str]:
+        """What is to be measured; empty for all but what must be named."""
+        return [name.strip() for name in self.only.split(",") if name.strip()]
+
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
     """
@@ -88,7 +87,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     add("--rounds", type=int, help="how many (5; 15 with --base; 1 with --quick)")
     add("--directory", type=Path, default=BUILD, help="where files are kept (build)")
     add("--output", type=Path, help="where the report goes (docs/bench or build/bench)")
-    return parser.parse_args(arguments, namespace=Options())
+    options = parser.parse_args(arguments, namespace=Options())
+    known = [workload.name for workload in WORKLOADS] + list(CASES)
+    if unknown := set(options.names) - set(known):
+        parser.error(
+            f"unknown workload: {', '.join(unknown)}; choose from: {', '.join(known)}"
+        )
+    return options
 
 
 def scale_of(options: Options) -> Scale:
@@ -102,33 +107,6 @@ def scale_of(options: Options) -> Scale:
     )
 
 
-def plan(workloads: Sequence[Workload], scale: Scale) -> Iterator[str]:
-    """Yield the lines that state what will be measured and for how long."""
-    total = setup_seconds(workloads, scale)
-    total += sum(workload.seconds(scale) for workload in workloads)
-    yield (
-        f"{_count(len(workloads), 'workload')}, {_count(scale.rounds, 'round')} of"
-        f" {scale.seconds:g} s for each contender: about {_duration(total)}"
-    )
-    width = max(len(workload.name) for workload in workloads)
-    for workload in workloads:
-        yield (
-            f"  {workload.name:{width}}  {_duration(workload.seconds(scale)):>8}"
-            f"  {workload.text}: {'; '.join(workload.contenders)}"
-        )
-    setup = _duration(setup_seconds(workloads, scale))
-    yield f"  {'':{width}}  {setup:>8}  to start the contenders and to store the keys"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
-
-
 def check_out(folder: Path, revision: str) -> Path:
     """
     Extract the sources of a revision into a folder, which is made, and build them.
@@ -137,37 +115,20 @@ def check_out(folder: Path, revision: str) -> Path:
         SystemExit: There is no such revision; the text is git's.
     """
     folder.mkdir()
-    has_setup = not subprocess.run(
-        ["git", "-C", str(ROOT), "cat-file", "-e", f"{revision}:setup.py"],
-        capture_output=True,
-        check=False,
-    ).returncode
-    # setup.py reads other files as well; without it, there is nothing to build.
-    paths = [] if has_setup else ["src"]
     archive = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", revision, *paths],
-        capture_output=True,
-        check=False,
+        ["git", "-C", str(ROOT), "archive", revision], capture_output=True, check=False
     )
     if archive.returncode:
         raise SystemExit(f"--base {revision}: {archive.stderr.decode().strip()}")
     subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-    if has_setup:
-        build = [
-            sys.executable,
-            "setup.py",
-            "--quiet",
-            "build_ext",
-            "--build-lib",
-            "src",
-        ]
-        subprocess.run(build, cwd=folder, check=True)
+    build = [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", "src"]
+    subprocess.run(build, cwd=folder, check=True)
     return folder
 
 
 def measure_all(
     workloads: Sequence[Workload], scale: Scale, folder: Path, base: Path = ROOT
-) -> list[Result]:
+) -> Iterator[Result]:
     """
     Measure one after the other; a failure is in the result, and the others are measured.
 
@@ -177,12 +138,11 @@ def measure_all(
         folder: For the files of the servers, on the disk that is measured.
         base: The tree of the contender `base`.
     """
-    results = []
     contenders = None
     with ExitStack() as servers:
         for number, workload in enumerate(workloads, start=1):
             progress(f"[{number}/{len(workloads)}] {workload.name}")
-            dataset = workload.dataset(scale)
+            dataset = workload.load(scale).dataset
             if contenders is None or contenders.dataset != dataset:
                 servers.close()
                 place = folder / workload.name
@@ -197,8 +157,7 @@ def measure_all(
                 servers.close()
                 contenders = None
             name, text = workload.name, workload.text
-            results.append(Result(name=name, text=text, rounds=rounds, error=error))
-    return results
+            yield Result(name=name, text=text, rounds=rounds, error=error)
 
 
 def measure(workload: Workload, scale: Scale, contenders: Contenders) -> Rounds:
@@ -229,6 +188,19 @@ def measure(workload: Workload, scale: Scale, contenders: Contenders) -> Rounds:
     )
 
 
+def measure_cases(names: Sequence[str], scale: Scale, folder: Path) -> Iterator[Result]:
+    """Measure those that are named."""
+    for name, case in CASES.items():
+        if name in names:
+            progress(name)
+            try:
+                with ExitStack() as stack:
+                    yield from case(stack, folder / name, scale)
+            except (LoadError, ProgramError) as failure:
+                progress(f"  no figures: {failure}")
+                yield Result(name=name, text=name, error=str(failure))
+
+
 def progress(line: str) -> None:
     """Print what happens to stderr, apart from the figures."""
     print(line, file=sys.stderr, flush=True)
@@ -242,33 +214,35 @@ def end(number: int, _frame: FrameType | None) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 1 if a workload failed."""
     options = parse_options(arguments)
-    try:
-        workloads = select(options.only, compares=bool(options.base))
-    except ValueError as error:
-        raise SystemExit(str(error)) from None
     scale = scale_of(options)
-    for line in plan(workloads, scale):
-        progress(line)
+    workloads = select(options.names, compares=bool(options.base))
+    if options.names and not set(options.names) - set(CASES):
+        workloads = []
+    for workload in workloads:
+        contenders = "; ".join(workload.contenders)
+        progress(f"  {workload.name:16}  {workload.text}: {contenders}")
     signal.signal(signal.SIGTERM, end)
     options.directory.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as folder:
         work = Path(folder)
-        machine = describe(work)
+        machine, busy = describe(work), list(warnings(work))
         content = {
             "machine": machine | ({"base": options.base} if options.base else {}),
-            "warnings": list(warnings(work)),
+            "warnings": busy,
             "rounds": scale.rounds,
             "seconds": scale.seconds,
         }
         base = check_out(work / "base", options.base) if options.base else ROOT
-        results = measure_all(workloads, scale, work, base)
+        results = list(measure_all(workloads, scale, work, base))
+        results += measure_cases(options.names, scale, work)
     content["took"] = round(time.monotonic() - began)
     output = options.output or (DOCS if options.is_whole else BUILD) / "bench"
     write_report(content, results, output)
     if options.is_whole:
         fill_documents()
-    print("\n\n".join(section(result) for result in results))
+    print(bullets(machine, busy))
+    print("".join(f"\n{section(result)}\n" for result in results))
     if options.base:
         print(f"\n{comparison(results, options.base)}")
     print(f"\nIt took {content['took']} s. The report is {output}/results.md")

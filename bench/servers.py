@@ -212,22 +212,20 @@ def replaced(name: str, old: str, new: str) -> Change:
 
 
 def nginx_in_front(
-    instances: Sequence[Server], folder: Path, changes: Sequence[Change] = ()
+    instances: str, folder: Path, changes: Sequence[Change] = ()
 ) -> Server:
     """
     Return nginx with the configuration in `nginx/`.
 
     Args:
-        instances: Its upstream servers.
+        instances: The text of instances.conf, its upstream servers.
         folder: For the configuration and nginx's own files; made.
         changes: Edits of the configuration.
     """
 
     def command(port: int) -> Sequence[str]:
         copy_configuration(folder)
-        names = [f"{IP}:{server.port}" for server in instances]
-        lines = instances_text(names)
-        (folder / "volcache/instances.conf").write_text(lines, encoding="utf-8")
+        (folder / "volcache/instances.conf").write_text(instances, encoding="utf-8")
         for change in (
             replaced("volcache/listen.conf", "127.0.0.1:8080", f"{IP}:{port}"),
             replaced("volcache/log.conf", "/var/log/nginx/", f"{folder}/"),
@@ -237,6 +235,18 @@ def nginx_in_front(
         return start_command(folder, "cluster.conf")
 
     return Server(command)
+
+
+# One thing of the configuration of nginx that is changed, by the name of a contender.
+NGINX_CHANGES: Final[dict[str, Change]] = {
+    "no access log": replaced("volcache/log.conf", "access_log", "#"),
+    "log not buffered": replaced("volcache/log.conf", " buffer=64k flush=1s", ""),
+    "no kept connections": replaced("volcache.conf", "    keepalive ", "    #"),
+    "no reuseport": replaced("volcache/listen.conf", " reuseport", ""),
+    "small buffers": replaced(
+        "volcache/proxy.conf", "buffers            34 32k", "buffers 264 4k"
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,8 +336,8 @@ class Contenders:
         self._stack = stack
         self._running: dict[str, Contender] = {}
         self._starts: dict[str, Callable[[str], Contender]] = {
-            "volcache": self._volcache,
-            "base": partial(self._volcache, tree=base),
+            "volcache": self.volcache,
+            "base": partial(self.volcache, tree=base),
             FLOOR: partial(self._floor, status="200 OK"),
             "floor 404": partial(self._floor, status="404 Not Found"),
             "nginx": partial(self._nginx, keeps_open=False),
@@ -338,6 +348,10 @@ class Contenders:
             "limit": self._limit,
             ONE_FILE_PER_KEY: self._one_file_per_key,
             "through nginx": self._through_nginx,
+            **{
+                name: partial(self._through_nginx, changes=[change])
+                for name, change in NGINX_CHANGES.items()
+            },
             "hot tier": self._hot_tier,
             "hot tier, other keys": self._other_keys,
         }
@@ -358,12 +372,13 @@ class Contenders:
         """Return a path for a contender's files, without spaces and commas."""
         return self.folder / "-".join(name.replace(",", "").split())
 
-    def _volcache(
+    def volcache(
         self,
         name: str,
         tree: Path = ROOT,
         more: Mapping[str, object] | None = None,
     ) -> Contender:
+        """Start volcache of a tree, with more settings, and store the keys."""
         port = pick_port(IP)
         settings = {
             "mount_point": self.path(name),
@@ -387,9 +402,10 @@ class Contenders:
     def _one_file_per_key(self, _name: str) -> Contender:
         return Contender(server=self.started(app("files", str(self._files()))))
 
-    def _through_nginx(self, name: str) -> Contender:
+    def _through_nginx(self, name: str, changes: Sequence[Change] = ()) -> Contender:
         instance = self.get("volcache").server
-        front = nginx_in_front([instance], self.path(name))
+        listed = instances_text([f"{IP}:{instance.port}"])
+        front = nginx_in_front(listed, self.path(name), changes)
         return Contender(server=self.started(front), behind=(instance,))
 
     def _hot_tier(self, name: str) -> Contender:
@@ -406,7 +422,7 @@ class Contenders:
         """Start volcache with a memcached, which has no key yet, and more settings."""
         tier = self.started(memcached(self._memcached_mib()))
         hot = {"memc_on": True, "memc_servers": f"{IP}:{tier.port}"}
-        found = self._volcache(name, more={**hot, **(more or {})})
+        found = self.volcache(name, more={**hot, **(more or {})})
         return replace(found, behind=(tier,))
 
     def _memcached(self, _name: str, *options: str) -> Contender:

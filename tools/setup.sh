@@ -113,6 +113,7 @@ missing_for_test() {
     command -v openssl >/dev/null || echo openssl
     command -v squid >/dev/null || echo squid
     command -v systemd-analyze >/dev/null || echo systemd
+    command -v wrk >/dev/null || echo wrk
 }
 
 # Prints the missing packages of the checks.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench import run
-from bench.machine import ROOT, commit, family
+from bench.machine import ROOT, family
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -22,48 +22,24 @@ def places(tmp_path: Path) -> list[str]:
     return ["--directory", str(tmp_path / "work"), "--output", str(tmp_path / "output")]
 
 
-def test_a_quick_run_gives_each_contender_figures_and_leaves_no_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_quick_run_gives_each_contender_figures_and_leaves_no_file(
+    tmp_path: Path,
 ) -> None:
-    """The plan is printed first."""
-    arguments = ["--quick", "--only", "read-1k-cold", *places(tmp_path)]
-    assert run.main(arguments) == 0
-    output = tmp_path / "output"
-    kept = json.loads((output / "results.json").read_text())
-    (workload,) = kept["workloads"]
-    assert list(workload["rounds"]) == ["volcache", "nginx", "one file per key"]
-    for (figures,) in workload["rounds"].values():
-        assert figures["rate"] > 0
-        assert figures["p50"] <= figures["p99"] <= figures["p999"] <= figures["max"]
-    assert "| one file per key |" in (output / "results.md").read_text()
-    assert list((tmp_path / "work").iterdir()) == []
-    assert capsys.readouterr().err.startswith("1 workload, 1 round of 1 s")
-
-
-@pytest.mark.skipif(commit() == "none", reason="needs the history of the repository")
-@pytest.mark.nightly
-def test_a_comparison_measures_this_tree_and_a_revision(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The table of ratios ends the output."""
-    arguments = ["--quick", "--only", "read-1k-cold", "--base", "HEAD"]
-    assert run.main([*arguments, *places(tmp_path)]) == 0
+    """Also the workload that wrk measures."""
+    names = "read-1k-cold,read-1k-wrk"
+    assert run.main(["--quick", "--only", names, *places(tmp_path)]) == 0
     kept = json.loads((tmp_path / "output" / "results.json").read_text())
-    assert list(kept["workloads"][0]["rounds"]) == ["volcache", "base"]
-    assert kept["machine"]["base"] == "HEAD"
-    assert "CPU µs of HEAD" in capsys.readouterr().out
+    found = {one["name"]: one["rounds"] for one in kept["workloads"]}
+    assert set(found["read-1k-cold"]) == {"volcache", "nginx", "one file per key"}
+    assert set(found["read-1k-wrk"]) == {"volcache", "floor", "nginx"}
+    for rounds in found.values():
+        for (figures,) in rounds.values():
+            assert figures["rate"] > 0
+            assert figures["p50"] <= figures["p99"] <= figures["p999"] <= figures["max"]
     assert list((tmp_path / "work").iterdir()) == []
 
 
-@pytest.mark.skipif(commit() == "none", reason="needs the history of the repository")
-def test_an_unknown_revision_ends_the_run_with_the_error_of_git(tmp_path: Path) -> None:
-    """Nothing is left behind."""
-    with pytest.raises(SystemExit, match="--base no-such-revision"):
-        run.main(["--quick", "--base", "no-such-revision", *places(tmp_path)])
-    assert list((tmp_path / "work").iterdir()) == []
-
-
-def test_an_interrupted_run_leaves_no_server_and_no_file(tmp_path: Path) -> None:
+def test_interrupted_run_leaves_no_server_and_no_file(tmp_path: Path) -> None:
     """Ctrl-C while servers run."""
     log = tmp_path / "log"
     # So many rounds that the run cannot end before the signal.
