@@ -19,9 +19,10 @@ at four cache sizes; docs/ARCHITECTURE-STORE.md has the results.
                 tokens += 0.30 * size, at most C/8
     victim      the oldest volume of P if P holds more than p, or M has no sealed volume;
                 else the oldest of M
-    kept of P   hits >= 1 + a, and tokens >= size; the others go into the ghost
-    kept of M   hits >= 2 + a (3 + a if tokens < C/16), between 1 and 3; hits - 1
-    a           -3 to 2, rising with the size of the record relative to the mean of all
+    kept of P   hits >= 0, 1, 2, 3 by size, and tokens >= size; the others go to the ghost
+    kept of M   hits >= 1, 1, 2, 3 by size (1, 2, 3, 3 if tokens < C/16), the same; hits - 1
+    by size     the first number for a record below 0.35 (P) or 1/3 (M) of the mean size,
+                the second below 1.5 or 0.75, the third below 4 or 1.5, else the last
 
 The rule that a value goes to the ring of the record that it replaces keeps all records of a
 key in one ring, except while a volume of P is reclaimed. Therefore the order of the volumes
@@ -47,9 +48,11 @@ HITS_MAX: Final = 3
 _WRITE_RATE: Final = 0.30
 _PROBATION_SHARE: Final = 8  # p = C / 8
 _TOKENS_SHARE: Final = 8  # tokens are at most C / 8
-# A record below one of these multiples of the mean size needs so many hits more.
-_SIZE_LIMITS: Final = (4.0**-5, 4.0**-3, 4.0**-1, 4.0, 4.0**3)
-_SIZE_HITS: Final = (-3, -2, -1, 0, 1, 2)
+# By ring: a record below one of these multiples of the mean size needs so many hits.
+_SIZE_LIMITS: Final = ((1 / 3, 0.75, 1.5), (0.35, 1.5, 4.0))
+_PROBATION_HITS: Final = (0, 1, 2, 3)
+_MAIN_HITS: Final = (1, 1, 2, 3)
+_MAIN_HITS_WITH_FEW_TOKENS: Final = (1, 2, 3, 3)
 
 
 class Rates(NamedTuple):
@@ -117,14 +120,13 @@ class Frequency:
         Args:
             ring: Of the volume.
             tokens: That there are.
-            mean: Bytes of both rings for each live record.
+            mean: Size of a live record.
         """
-        limits = tuple(limit * mean for limit in _SIZE_LIMITS)
+        limits = tuple(limit * mean for limit in _SIZE_LIMITS[ring])
         if ring is Ring.PROBATION:
-            needs = tuple(1 + more for more in _SIZE_HITS)
-            return Terms(limits, needs, HITS_MAX, is_probation=True)
-        base = 2 if tokens >= self.rates.tokens_max / 2 else 3
-        needs = tuple(min(max(base + more, 1), HITS_MAX) for more in _SIZE_HITS)
+            return Terms(limits, _PROBATION_HITS, HITS_MAX, is_probation=True)
+        has_few = tokens < self.rates.tokens_max / 2
+        needs = _MAIN_HITS_WITH_FEW_TOKENS if has_few else _MAIN_HITS
         return Terms(limits, needs, 1, is_probation=False)
 
 

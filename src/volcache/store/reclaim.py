@@ -85,7 +85,7 @@ class Reclaimer:
 
         Args:
             volume: Is sealed.
-            mean: Bytes of both rings for each live record.
+            mean: Size of a live record.
             policy: Says what is kept.
             evictor: Has the rings, and more room for copies.
         """
@@ -345,11 +345,12 @@ class Evictor:
         rings, volume = self.rings, self._victim(policy)
         if volume is None:
             return None
-        ends, count = sum(v.end for v in rings.volumes.values()), rings.index.count
+        count = rings.index.count
         rings.index.size_ghost(count)
+        live_bytes = sum(rings.index.live(seq)[1] for seq in rings.volumes)
         if volume in rings.actives:  # All are, or it may be outdated.
             rings.seal(volume)
-        reclaimer = Reclaimer(volume, ends / max(1, count), policy, self)
+        reclaimer = Reclaimer(volume, live_bytes / max(1, count), policy, self)
         first = rings.manifest.probation_first
         if volume.use.ring is Ring.PROBATION and volume.seq > first:
             rings.write_manifest(probation_first=volume.seq)

@@ -34,7 +34,7 @@ from volcache.store.volume import Volume
 FS: Final = UnsyncedFileSystem()
 VOLUME_BYTES: Final = 2**24
 # One hit is needed, whatever the size.
-TERMS: Final = Terms((1.0,) * 5, (1,) * 6, HITS_MAX, is_probation=True)
+TERMS: Final = Terms((1.0,) * 3, (1,) * 4, HITS_MAX, is_probation=True)
 WAYS: Final = 8
 CHECKSUM_BYTES: Final = 4
 SEQ: Final = 3
@@ -324,7 +324,7 @@ def test_key_that_is_forgotten_after_the_search_is_not_copied(
     index.forget(b"k", SEQ, offset)
 
     # Whatever hits it has.
-    terms = Terms((1.0,) * 5, (0,) * 6, HITS_MAX, is_probation=True)
+    terms = Terms((1.0,) * 3, (0,) * 4, HITS_MAX, is_probation=True)
     step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, terms, target, 0)
 
     assert step.fate.copied == 0
@@ -367,7 +367,7 @@ def test_only_what_probation_drops_at_the_last_look_goes_into_the_ghost(
 ) -> None:
     """A key that is put again then is a hit of the ghost."""
     reclaim, _ = begin_reclaim(index, store)
-    terms = Terms((1.0,) * 5, (3,) * 6, 1, is_probation=is_probation)
+    terms = Terms((1.0,) * 3, (3,) * 4, 1, is_probation=is_probation)
 
     step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, terms, target, 0)
 
@@ -394,8 +394,8 @@ def test_record_at_a_limit_needs_the_hits_of_larger_ones(index: Any) -> None:
     index.set_policy(Rates(0.0, 0.0, 1e9, (0, 0)))
     index.set(b"k", SEQ, 64, 1000)
     for more, unused in ((-1.0, 0), (0.0, 0), (1.0, 1)):
-        limits = (_native.size_middle(1000) + more,) * 5
-        terms = Terms(limits, (3,) * 5 + (0,), HITS_MAX, is_probation=True)
+        limits = (_native.size_middle(1000) + more,) * 3
+        terms = Terms(limits, (3,) * 3 + (0,), HITS_MAX, is_probation=True)
         fate = _native.Reclaim(index, SEQ, 1, VOLUME_BYTES).collect(SHARES, terms)
         assert fate.unused == unused, more
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 
 from support.tables import each_row
 from volcache.store.eviction import (
@@ -43,34 +42,26 @@ def test_few_volumes_cost_misses(volumes: int, cost: str) -> None:
 # --- Which records -----------------------------------------------------------------
 
 
-def needed(base: int, size: float) -> int:
-    """Return the hits that a size needs, as the description says it."""
-    return base + round(0.5 * math.log(size / MEAN, 4))
+@each_row(
+    ("ring", "tokens", "limits", "needs"),
+    [
+        (Ring.PROBATION, 0.0, (0.35, 1.5, 4), (0, 1, 2, 3)),
+        (Ring.PROBATION, 1.0, (0.35, 1.5, 4), (0, 1, 2, 3)),
+        (Ring.MAIN, 0.49, (1 / 3, 0.75, 1.5), (1, 2, 3, 3)),
+        (Ring.MAIN, 0.5, (1 / 3, 0.75, 1.5), (1, 1, 2, 3)),
+    ],
+)
+def test_need_rises_at_each_limit(
+    ring: Ring, tokens: float, limits: tuple[float, ...], needs: tuple[int, ...]
+) -> None:
+    """A size at a limit belongs to the larger ones. `tokens`: a share of the most."""
+    terms = POLICY.terms(ring, POLICY.rates.tokens_max * tokens, MEAN)
 
-
-@each_row(("ring", "share"), product(Ring, (0.49, 0.5, 1)))
-def test_need_follows_the_size(ring: Ring, share: float) -> None:
-    """A quarter of the mean size needs one hit less, four times the size one more."""
-    terms = POLICY.terms(ring, POLICY.rates.tokens_max * share, MEAN)
-
-    for power in range(-23, 24):
-        size = MEAN * 4 ** (power / 4 + 0.01)
-        if not 4**-7 < size / MEAN < 4**5:
-            continue  # Beyond, one step more changes nothing.
-        if ring is Ring.PROBATION:
-            assert terms.need(size) == needed(1, size), power
-        else:
-            base = 2 if share >= 0.5 else 3
-            assert terms.need(size) == min(max(needed(base, size), 1), HITS_MAX), power
-
-
-def test_need_rises_exactly_at_the_limits() -> None:
-    """A size at a limit belongs to the larger ones."""
-    terms = POLICY.terms(Ring.PROBATION, 0, MEAN)
-
-    for more, factor in enumerate((1 / 1024, 1 / 64, 1 / 4, 4, 64), start=-2):
-        assert terms.need(MEAN * factor) == 1 + more
-        assert terms.need(math.nextafter(MEAN * factor, 0)) == more
+    assert terms.need(0) == needs[0]
+    for at, limit in enumerate(limits):
+        assert terms.need(math.nextafter(MEAN * limit, 0)) == needs[at]
+        assert terms.need(MEAN * limit) == needs[at + 1]
+    assert terms.need(MEAN * 1e9) == needs[-1]
 
 
 def test_copies_of_probation_begin_without_hits() -> None:

@@ -229,8 +229,8 @@ cdef extern from "walk.h" nogil:
 cdef extern from "reclaim.h" nogil:
     enum: VC_SIZE_STEPS
     ctypedef struct vc_terms:
-        double limit[5]
-        int need[6]
+        double limit[3]
+        int need[4]
         unsigned hits_taken
         bint is_probation
         uint64_t now_ms

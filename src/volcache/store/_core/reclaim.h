@@ -9,7 +9,7 @@
 
 #include "core.h"
 
-enum { VC_SIZE_STEPS = 6 };
+enum { VC_SIZE_STEPS = 4 };
 
 /* Which records are worth a copy. */
 typedef struct {
