@@ -9,7 +9,7 @@
 #include "core.h"
 #include "crc32c.h"
 #include "fuzz.h"
-#include "walk.h"
+#include "scan.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -40,7 +40,7 @@ typedef struct {
     int error;
 } disk;
 
-static uint64_t volumes_read, decoded, replayed, read_ok, read_refused;
+static uint64_t volumes_read, decoded, replayed, scanned, read_ok, read_refused;
 
 static uint64_t get(const uint8_t *data, int bytes)
 {
@@ -276,24 +276,74 @@ static void check_read(vc_core *core, disk *from, uint64_t salt, uint16_t volume
 
 /* --- A volume ------------------------------------------------------------------------ */
 
-/* Walk over the records as a start does, with reads of any length; returns where they end. */
+/* Begin a scan as a start does, with reads of any length. */
+static vc_scan *new_scan(disk *from, vc_calls *calls, const vc_segment *whole, uint16_t volume,
+                         uint64_t offset, uint64_t *state)
+{
+    static vc_scan scan;
+    size_t cut = next_random(state) % 2 ? 1 + next_random(state) % 300 : SIZE_MAX;
+    *from = (disk){.data = from->data, .length = from->length, .cut = cut};
+    *calls = (vc_calls){.pread = fake_pread, .context = from};
+    uint64_t start = next_random(state) % 2 ? 0 : offset;
+    scan = (vc_scan){
+        .ahead = vc_ahead_new(calls, 7, start, from->length, VC_AHEAD_PIECE_BYTES),
+        .segments = whole, .segment_count = 1, .volume = volume, .at = offset,
+        .length = from->length, .window = UINT64_MAX, .has_values = true,
+    };
+    CHECK(scan.ahead);
+    return &scan;
+}
+
+/* What is found follows without a break, and an intact record is one. */
+static void check_events(const uint8_t *data, size_t length, uint64_t salt, uint16_t volume,
+                         uint64_t offset, uint64_t *state)
+{
+    disk from = {.data = data, .length = length};
+    vc_calls calls;
+    vc_segment whole = {0, salt};
+    vc_event event;
+    vc_scan *scan = new_scan(&from, &calls, &whole, volume, offset, state);
+    if (next_random(state) % 2)
+        scan->step = 1 + next_random(state) % length;
+    if (next_random(state) % 2)
+        scan->window = next_random(state) % length;
+    scan->has_lost = next_random(state) % 2;
+    scan->has_values = next_random(state) % 4;
+    bool is_over = false;
+    while (vc_scan_next(scan, &event), event.kind != VC_SCAN_END) {
+        CHECK(!is_over && event.start == offset && scan->at > offset && scan->at <= length);
+        CHECK(event.kind != VC_SCAN_NO_MEMORY && event.kind != VC_SCAN_UNREADABLE);
+        verdict right = judge(data + offset, length - offset, salt, volume, offset);
+        if (event.kind == VC_SCAN_RUN || event.kind == VC_SCAN_RECORD)
+            CHECK(right.is_intact || !scan->has_values);
+        if (event.kind == VC_SCAN_RECORD || event.kind == VC_SCAN_DAMAGED)
+            CHECK(event.record.key_length && event.end == offset + event.record.size);
+        is_over = event.kind == VC_SCAN_TORN;
+        offset = scan->at;
+        scanned++;
+    }
+    vc_ahead_free(scan->ahead);
+}
+
+/* Replay the records that follow each other; returns where they end. */
 static uint64_t check_replay(vc_core *core, uint32_t slot, const uint8_t *data, size_t length,
                              uint64_t salt, uint16_t volume, uint64_t offset, uint64_t limit,
                              uint64_t *state)
 {
-    static vc_walk walk;
     vc_writer writer = {0}, expected = {0};
-    vc_run run;
-    size_t cut = next_random(state) % 2 ? 1 + next_random(state) % 300 : SIZE_MAX;
-    disk from = {.data = data, .length = length, .cut = cut};
-    vc_calls calls = {.pread = fake_pread, .context = &from};
-    walk.volume = volume;
-    walk.length = length;
-    walk.writer = &writer;
-    walk.ahead = vc_ahead_new(&calls, 7, next_random(state) % 2 ? 0 : offset, length);
-    CHECK(walk.ahead);
-    CHECK(vc_walk_run(&walk, core, slot, salt, offset, limit, &run));
-    vc_ahead_free(walk.ahead);
+    vc_event run;
+    disk from = {.data = data, .length = length};
+    vc_calls calls;
+    vc_segment whole = {0, salt};
+    vc_scan *scan = new_scan(&from, &calls, &whole, volume, offset, state);
+    scan->core = core;
+    scan->slot = slot;
+    scan->writer = &writer;
+    scan->step = limit - offset;
+    vc_scan_next(scan, &run);
+    if (run.kind != VC_SCAN_RUN)
+        run = (vc_event){.end = offset};
+    vc_ahead_free(scan->ahead);
     uint64_t end = offset, records = 0, latest = 0;
     while (end < limit) {
         const uint8_t *at = data + end;
@@ -399,6 +449,7 @@ static void check_volume(const uint8_t *data, size_t length, uint64_t *state)
     uint64_t at = VC_VOLUME_HEADER_BYTES;
     uint64_t end = check_replay(core, slot, data, length, salt, volume, at, length, state);
     check_positions(core, data, end);
+    check_events(data, length, salt, volume, at, state);
     for (int left = RECORDS_MAX; left && at < length; left--) {
         check_pieces(data + at, length - at, salt, volume, at, state);
         check_read(core, &from, salt, volume, at, state);
@@ -566,7 +617,7 @@ static void run_random(double seconds, uint64_t seed)
         LLVMFuzzerTestOneInput(file.data, file.length);
     }
     printf("%" PRIu64 " runs, %" PRIu64 " volumes, %" PRIu64 " headers decoded, %" PRIu64
-           " records replayed, %" PRIu64 " read, %" PRIu64 " refused\n",
-           runs, volumes_read, decoded, replayed, read_ok, read_refused);
+           " records replayed, %" PRIu64 " scanned, %" PRIu64 " read, %" PRIu64 " refused\n",
+           runs, volumes_read, decoded, replayed, scanned, read_ok, read_refused);
 }
 #endif

@@ -377,7 +377,7 @@ static void read_ahead(uint64_t *random) {
     for (int i = 0; i < 20; i++) {
         uint64_t offset = next_random(random) % AHEAD_BYTES;
         uint64_t end = AHEAD_BYTES - next_random(random) % 2 * 1000;
-        vc_ahead *ahead = vc_ahead_new(&vc_os_calls, fileno(file), offset, end);
+        vc_ahead *ahead = vc_ahead_new(&vc_os_calls, fileno(file), offset, end, VC_AHEAD_PIECE_BYTES);
         CHECK(ahead);
         for (int left = (int)(next_random(random) % 100); left; left--) {
             size_t have, needed = 1 + next_random(random) % VC_AHEAD_BYTES_MAX;

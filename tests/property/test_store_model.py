@@ -44,7 +44,8 @@ from support.stores import (
 from volcache.errors import StoreError, ValueTooLargeError
 from volcache.store import Store
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES, Record
-from volcache.store.scan import WHOLE_VOLUME, Found, VolumeReader, scan_records
+from volcache.store.index import Found
+from volcache.store.native import Records
 from volcache.store.volume import Volume
 
 pytestmark = pytest.mark.property
@@ -322,8 +323,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.evicted.clear()
         volumes: dict[int, Volume] = dict(self.store._log.volumes)
         for turn, volume in volumes.items():
-            reader = VolumeReader(UnsyncedFileSystem(), volume, volume.end)
-            found = list(scan_records(reader, VOLUME_HEADER_BYTES, WHOLE_VOLUME))
+            fs = UnsyncedFileSystem()
+            found = list(Records(fs, volume, VOLUME_HEADER_BYTES, volume.end))
             assert all(isinstance(event, Found) and event.intact for event in found)
             headers = [event.header for event in found if isinstance(event, Found)]
             assert self.written.get(turn, []) == [

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.cli.command import offline_command, print_line
 from volcache.store.files import ReadOnlyFileSystem
+from volcache.store.index import Found
 from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
-from volcache.store.scan import Found
 
 if TYPE_CHECKING:
     import argparse

@@ -25,6 +25,7 @@ from volcache.store.directory import (
 )
 from volcache.store.files import OsFileSystem, replace_file
 from volcache.store.format import VOLUME_ID_MAX, Ring
+from volcache.store.index import Found
 from volcache.store.index_format import (
     close_block,
     encode_entries,
@@ -36,7 +37,6 @@ from volcache.store.manifest import decode_manifest
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
 from volcache.store.purges import PURGE
 from volcache.store.recovery import drop_volumes
-from volcache.store.scan import Found
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
 from volcache.store.walk import Anomaly, Counts, Missing

@@ -12,6 +12,7 @@ from volcache.store.format import VOLUME_HEADER_BYTES
 
 if TYPE_CHECKING:
     from volcache.errors import DamagedRecordError
+    from volcache.store.format import RecordHeader
     from volcache.store.stats import Fate
 
 # Parts of the index that a reclaim searches one by one.
@@ -33,12 +34,39 @@ class Loaded(NamedTuple):
     last_offset: int = 0  # of the last entry that is not a deletion; 0 = none
 
 
-class Replayed(NamedTuple):
-    """What `Records.run` has passed."""
+class Run(NamedTuple):
+    """Intact records that `Records` has passed together."""
 
-    end: int  # where the first bytes begin that are not an intact record
+    end: int  # of the last one
     records: int
     latest_us: int  # the latest time stored, microseconds since the epoch
+
+
+class Found(NamedTuple):
+    """A record whose header is intact; `intact` is about its value."""
+
+    header: RecordHeader
+    intact: bool
+
+
+class Gap(NamedTuple):
+    """Bytes without a record, although there are records after them."""
+
+    start: int
+    end: int
+
+
+class Torn(NamedTuple):
+    """A record that was not completely written; nothing follows."""
+
+    start: int
+
+
+class Unreadable(NamedTuple):
+    """Bytes that cannot be read where a record may be."""
+
+    start: int
+    end: int
 
 
 class Heat(NamedTuple):

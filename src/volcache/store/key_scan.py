@@ -23,7 +23,8 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.store.format import VOLUME_HEADER_BYTES
-from volcache.store.scan import VolumeReader
+from volcache.store.index import Found, Gap
+from volcache.store.native import Records
 from volcache.store.volume import NO_FILE
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class KeyScan:
         self._round = self._offset = 0
         self._todo: list[Volume] = []  # Of this round, the next one last.
         self._is_complete = False
-        self._reader: VolumeReader | None = None  # Of the next volume.
+        self._records: Records | None = None  # Of the next volume.
         if cursor:
             self._continue(cursor)
         else:
@@ -170,38 +171,50 @@ class KeyScan:
         volume = self._todo[-1]
         end = self._reach.end_of(volume)
         limit = min(self._offset + _PIECE_BYTES, end)
-        fs = self._rings.directory.fs
-        reader = self._reader or VolumeReader(fs, volume, end, piece=_PIECE_BYTES)
-        self._reader = reader
-        while self._offset < limit and len(batch) < most:
-            header = reader.header_at(self._offset)
-            if header is not None:
-                if header.key.startswith(prefix) and self._has(volume, header):
-                    batch.append(header.key)
-                self._offset += header.size
-            elif self._rings.has(volume):  # Damaged or unreadable.
-                following = self._offset + 1
-                found = reader.find_header(following, limit - following)
-                self._offset = limit if found is None else found
-            else:
-                break  # The bytes are those of another use by now.
+        records = self._records or self._records_of(volume, end)
+        while self._offset < limit and len(batch) < most and self._rings.has(volume):
+            event = next(records, None)
+            if isinstance(event, Found):
+                if self._is_wanted(volume, event, prefix):
+                    batch.append(event.header.key)
+            elif not isinstance(event, Gap):  # There is nothing in this piece.
+                records.at = limit
+            self._offset = records.at
             if is_due():
                 break
         if self._offset >= end or not self._rings.has(volume):
-            self._is_complete &= self._rings.has(volume)
-            self._todo.pop()
-            self._reader = None
-            self._offset = self._start()
-            self._begin_round()
+            self._end_volume(volume)
         return batch
 
-    def _has(self, volume: Volume, header: RecordHeader) -> bool:
+    def _end_volume(self, volume: Volume) -> None:
+        """Go on with the next volume; one that was reclaimed was not read to its end."""
+        self._is_complete &= self._rings.has(volume)
+        self._todo.pop()
+        self._records = None
+        self._offset = self._start()
+        self._begin_round()
+
+    def _records_of(self, volume: Volume, end: int) -> Records:
+        """Begin to read the next volume."""
+        self._records = Records(
+            *(self._rings.directory.fs, volume, self._offset, end),
+            window=_PIECE_BYTES,
+            has_values=False,
+            piece=_PIECE_BYTES,
+        )
+        return self._records
+
+    def _is_wanted(self, volume: Volume, found: Found, prefix: bytes) -> bool:
         """Return whether a key has a value and is to be returned at this record."""
-        position = None if header.tombstone else self._index.find(header.key)
-        found = position and self._rings.volumes.get(position[0])
-        if not position or not found:
+        header = found.header
+        is_value = found.intact and not header.tombstone
+        if not (is_value and header.key.startswith(prefix)):
+            return False
+        position = self._index.find(header.key)
+        holder = position and self._rings.volumes.get(position[0])
+        if not position or not holder:
             return False
         if position[:2] != (volume.seq, header.offset):
             # The record of the key is read by itself, unless it is behind what is read.
-            return position[1] >= self._reach.end_of(found)
+            return position[1] >= self._reach.end_of(holder)
         return not self._is_over(header.key, header)

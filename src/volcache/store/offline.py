@@ -23,11 +23,11 @@ from volcache.store.directory import (
 )
 from volcache.store.files import close_all
 from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX
+from volcache.store.index import Found
 from volcache.store.inventory import take_inventory
 from volcache.store.native import make_index
 from volcache.store.purges import PURGE
 from volcache.store.replay import Replay, expected_keys
-from volcache.store.scan import Found
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
 from volcache.store.walk import Anomaly, Counts, Missing, VolumeWalk

@@ -17,19 +17,17 @@ from typing import TYPE_CHECKING, Final
 from volcache.errors import MismatchedFilesError, UnreadableVolumeError
 from volcache.store.directory import DATA, INDEX
 from volcache.store.files import close_all, read_range
-from volcache.store.format import CLOCK_END, VOLUME_HEADER_BYTES, Ring
+from volcache.store.format import (
+    CLOCK_END,
+    RECORD_PREFIX_BYTES_MAX,
+    VOLUME_HEADER_BYTES,
+    Ring,
+    decode_header,
+)
+from volcache.store.index import Found, Gap, Run, Unreadable
 from volcache.store.index_file import HEAD_BYTES, IndexContents
 from volcache.store.native import Records
-from volcache.store.scan import (
-    TAIL_WINDOW_BYTES,
-    WHOLE_VOLUME,
-    Found,
-    Gap,
-    Torn,
-    Unreadable,
-    VolumeReader,
-    scan_records,
-)
+from volcache.store.volume import NO_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,9 +45,13 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("volcache.store")
 
+# A start looks this far behind the end of the active volume for records that a power loss
+# has cut off by a hole. Costs one read of that much at every start. Old records behind a
+# wider hole are never valid again: the next mount writes with another salt.
+_TAIL_WINDOW_BYTES: Final = 64 * 2**20
+WHOLE_VOLUME: Final = 2**62
 _SAMPLE_BYTES: Final = 2**16  # of each file
 _STEP_BYTES: Final = 2**19  # of records, whose entries are in memory at once
-_HEADER_BYTES: Final = 4096  # read for the header of one record
 
 
 def expected_keys(directory: StoreDirectory, volumes: list[Volume]) -> int:
@@ -74,11 +76,12 @@ def expected_keys(directory: StoreDirectory, volumes: list[Volume]) -> int:
 
 def _expected_records(fs: FileSystem, volume: Volume) -> int:
     """Return about how many records a volume has, by the size of the first ones."""
-    reader = VolumeReader(fs, volume, _SAMPLE_BYTES)
-    records, end = 0, VOLUME_HEADER_BYTES
-    while (header := reader.header_at(end)) is not None:
-        records, end = records + 1, end + header.size
-    return reader.file_length * records // end
+    if volume.fd == NO_FILE:
+        return 0
+    end = VOLUME_HEADER_BYTES
+    records = Records(fs, volume, end, _SAMPLE_BYTES, has_values=False)
+    found = [event.header.size for event in records if isinstance(event, Found)]
+    return fs.stat(volume.fd).st_size * len(found) // (end + sum(found))
 
 
 def is_whole(found: Loaded, listed: ListedVolume) -> bool:
@@ -95,18 +98,35 @@ def is_whole(found: Loaded, listed: ListedVolume) -> bool:
     return ends == (listed.end, listed.index_checksum) and found.checksum is not None
 
 
-def tail_reader(
-    fs: FileSystem, volume: Volume, listed: ListedVolume, *, is_same_boot: bool
-) -> VolumeReader:
-    """Return a reader of a volume up to its end in META.txt, if that is known."""
-    reader = VolumeReader(fs, volume, listed.end or WHOLE_VOLUME)
-    reader.has_lost = listed.may_have_lost(is_same_boot=is_same_boot)
-    return reader
+def tail_of(  # noqa: PLR0913 - By keyword.
+    fs: FileSystem,
+    volume: Volume,
+    listed: ListedVolume,
+    contents: IndexContents,
+    *,
+    is_active: bool,
+    is_same_boot: bool,
+    step: int,
+    index: Index | None = None,
+    adds_entries: bool = False,
+) -> Records:
+    """
+    Return the records behind the last entry, up to the end in META.txt, if it is known.
 
-
-def tail_window(contents: IndexContents, *, is_active: bool) -> int:
-    """Return how far behind the last indexed record a scan looks for others."""
-    return TAIL_WINDOW_BYTES if is_active and contents.is_whole else WHOLE_VOLUME
+    See `Records` for the last three.
+    """
+    is_short = is_active and contents.is_whole
+    return Records(
+        fs,
+        volume,
+        contents.found.volume_end,
+        listed.end or WHOLE_VOLUME,
+        window=_TAIL_WINDOW_BYTES if is_short else WHOLE_VOLUME,
+        has_lost=listed.may_have_lost(is_same_boot=is_same_boot),
+        step=step,
+        index=index,
+        adds_entries=adds_entries,
+    )
 
 
 class Replay:
@@ -307,63 +327,49 @@ class Replay:
         Returns:
             The end of the last record, and whether there is a gap before it.
         """
-        fs, listed = self._directory.fs, self._listed[volume.seq]
-        is_same_boot = self._inventory.is_same_boot
-        reader = tail_reader(fs, volume, listed, is_same_boot=is_same_boot)
-        end, has_gap = contents.found.volume_end, False
-        records = Records(fs, volume.fd, volume.id, end, reader.length, volume)
-        window = tail_window(contents, is_active=volume.use in self._actives)
-        while True:
-            end = self._replay_intact(volume, reader, records, end)
-            event = self._next_event(volume, reader, end, window)
-            if isinstance(event, Found):
-                end = event.header.offset + event.header.size
+        records = tail_of(
+            *(self._directory.fs, volume, self._listed[volume.seq], contents),
+            is_active=volume.use in self._actives,
+            is_same_boot=self._inventory.is_same_boot,
+            step=_STEP_BYTES,
+            index=self._index,
+            adds_entries=True,
+        )
+        end, has_gap = records.at, False
+        for event in records:
+            if isinstance(event, Run):
+                end = event.end
+                self._recovery.scanned += event.records
+                self._see(event.latest_us)
+                if self._spill is not None:
+                    self._spill.take(volume, end)
+            elif isinstance(event, Found) and not self._is_refused(
+                volume, records, event.header
+            ):
+                end = records.at
                 self._replay_record(volume, event)
             elif isinstance(event, Gap):
                 self._recovery.count_damage("gap", volume.id, event.start, event.end)
                 end, has_gap = event.end, True
-            else:
+            elif isinstance(event, Unreadable):
+                root = self._directory.root
+                self._unreadable.append(UnreadableVolumeError(root, volume.id, *event))
                 break
-        if isinstance(event, Torn):
-            self._recovery.count_torn(volume.id, event.start)
-        elif event is not None:
-            root = self._directory.root
-            self._unreadable.append(UnreadableVolumeError(root, volume.id, *event))
-        if reader.unreadable:
+            else:
+                self._recovery.count_torn(volume.id, end)
+                break
+        sectors, _ = records.unreadable
+        if sectors:
             _logger.warning(
-                "recovery.sectors_unreadable volume=%d sectors=%d",
-                volume.id,
-                len(reader.unreadable),
+                "recovery.sectors_unreadable volume=%d sectors=%d", volume.id, sectors
             )
         return end, has_gap
 
-    def _next_event(
-        self, volume: Volume, reader: VolumeReader, start: int, window: int
-    ) -> Found | Gap | Torn | Unreadable | None:
-        """Return what a scan finds; the last record counts as torn if it was refused."""
-        event = next(scan_records(reader, start, window), None)
-        if isinstance(event, Found) and self._is_outdated(volume, event.header):
-            end = event.header.offset + event.header.size
-            if reader.find_header(end, window) is None:
-                return Torn(event.header.offset)
-        return event
-
-    def _replay_intact(
-        self, volume: Volume, reader: VolumeReader, records: Records, start: int
-    ) -> int:
-        """Replay intact records at once; return where something else begins."""
-        for salt, limit in reader.salts_from(start):
-            while start < limit:
-                step = min(limit, start + _STEP_BYTES)
-                passed = records.run(self._index, volume.seq, salt, start, step)
-                self._recovery.scanned += passed.records
-                self._see(passed.latest_us)
-                if passed.end == start:
-                    return start
-                start = passed.end
-                if self._spill is not None:
-                    self._spill.take(volume, start)
-        return start
+    def _is_refused(
+        self, volume: Volume, records: Records, header: RecordHeader
+    ) -> bool:
+        """Return whether a record is the last one and older than that of the other ring."""
+        return self._is_outdated(volume, header) and not records.has_more(records.at)
 
     def _replay_record(self, volume: Volume, found: Found) -> None:
         """Replay one record that was found by the scan, and keep its entry."""
@@ -407,8 +413,11 @@ class Replay:
         return header if header is not None and header.key == key else None
 
     def _header_at(self, volume: Volume, offset: int) -> RecordHeader | None:
-        reader = VolumeReader(self._directory.fs, volume, piece=_HEADER_BYTES)
-        return reader.header_at(offset)
+        try:
+            data = self._directory.fs.pread(volume.fd, RECORD_PREFIX_BYTES_MAX, offset)
+        except OSError:
+            return None
+        return decode_header(data, volume.identity_at(offset), offset)
 
     def _has_original(self, header: RecordHeader) -> bool:
         """Return whether the index has the record that this one is a copy of."""
@@ -425,11 +434,13 @@ class Replay:
         fs, salts = self._directory.fs, self._listed[volume.seq].salts
         known = [line.end for line in self._directory.progress if line.salt in salts]
         at = max(known, default=VOLUME_HEADER_BYTES)
-        records = Records(fs, volume.fd, volume.id, at, end)
-        for salt, limit in VolumeReader(fs, volume).salts_from(at):
-            passed = records.run(None, volume.seq, salt, at, limit)
-            self._see(passed.latest_us)
-            at = passed.end
+        for event in Records(fs, volume, at, end, step=WHOLE_VOLUME):
+            if isinstance(event, Run):
+                self._see(event.latest_us)
+            elif isinstance(event, Found) and event.intact:
+                self._see(event.header.stored_us)
+            else:
+                break
         header = self._header_at(volume, last)
         if header is not None:
             self._see(header.stored_us)

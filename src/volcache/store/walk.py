@@ -23,19 +23,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from volcache.store.directory import DATA, INDEX
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
-from volcache.store.index import Replayed
+from volcache.store.index import Found, Gap, Run, Torn
 from volcache.store.index_file import IndexContents
 from volcache.store.index_format import decode_entries, encode_key
 from volcache.store.native import Records
-from volcache.store.replay import is_whole, tail_reader, tail_window
-from volcache.store.scan import (
-    WHOLE_VOLUME,
-    Found,
-    Gap,
-    Torn,
-    VolumeReader,
-    scan_records,
-)
+from volcache.store.replay import is_whole, tail_of
 from volcache.store.volume import NO_FILE
 from volcache.text import counted
 
@@ -75,8 +67,8 @@ class Missing(NamedTuple):
     tombstone: bool
 
 
-# `Replayed` stands for adjacent records that match their entries.
-Event = Replayed | Found | Missing | Anomaly
+# A `Run` stands for adjacent records that match their entries.
+Event = Run | Found | Missing | Anomaly
 
 
 @dataclass(slots=True)
@@ -127,24 +119,22 @@ class VolumeWalk:
         self._index = index
         self._counts = counts or Counts()
         self._passed = VOLUME_HEADER_BYTES  # This much of the volume is counted.
-        self._reader = reader = VolumeReader(self._fs, volume)
-        self._matching: Records | None = None
-        if not each:  # Another thread reads while this one reads the index file.
-            self._matching = Records(
-                self._fs, volume.fd, volume.id, VOLUME_HEADER_BYTES, reader.length
-            )
+        # Another thread reads while this one reads the index file.
+        self._step = 0 if each else _STEP_BYTES
+        self._records = Records(
+            self._fs, volume, VOLUME_HEADER_BYTES, step=self._step, index=index
+        )
         data = directory.read_index_file(volume.id)
         contents = IndexContents(data, volume.index_name, volume.segments)
         self._contents = contents
-        self._lines, is_in_order = contents.read_lines()
-        reader.length = min(reader.length, contents.found.volume_end)
+        lines, is_in_order = contents.read_lines()
+        self._lines = lines
         self._misplaced: list[Entry] = []
         if not is_in_order:
-            self._matching = None
-            self._entries, self._misplaced = _in_order(decode_entries(self._lines))
+            self._entries, self._misplaced = _in_order(decode_entries(lines))
+            lines = b""
         self._next = 0  # of the entries
-        if self._matching is not None:
-            self._matching.expect(self._lines, reader.length)
+        self._records.expect(lines, contents.found.volume_end)
 
     @property
     def _count(self) -> int:
@@ -173,41 +163,45 @@ class VolumeWalk:
         for entry in self._misplaced:
             yield self._no_record(*entry)
         at = VOLUME_HEADER_BYTES
-        while True:
-            while matching := self._pass_matching(at):
-                at = matching.end
-                yield matching
-            # Something else: a deletion or damage; only a scan can tell.
-            events = scan_records(self._reader, at, WHOLE_VOLUME)
-            found = next((event for event in events if isinstance(event, Found)), None)
-            if found is None:
-                break
-            yield from self._pass_range(at, found.header.offset, found.header)
-            yield from self._pass_record(found.header)
-            yield from self._record(found)
-            at = found.header.offset + found.header.size
+        for event in self._records:
+            if isinstance(event, Run):
+                self._next += event.records
+                yield self._run(event)
+            elif isinstance(event, Found):
+                yield from self._pass_range(at, event.header.offset, event.header)
+                yield from self._pass_record(event.header)
+                yield from self._record(event)
+            else:
+                continue  # The entries say what should be there.
+            at = self._records.at
         yield from self._pass_range(at, self._contents.found.volume_end, None)
         while self._next < self._count:
             yield self._no_record(*self._pass_entry())
-        yield from self._end(self._reader)
+        yield from self._end(self._records)
 
     def _tail(self, *, is_same_boot: bool) -> Generator[Event, None, int]:
         """Yield what follows the last entry, as a start finds it; return how much."""
-        records = 0
-        reader = tail_reader(
-            self._fs, self._volume, self._listed, is_same_boot=is_same_boot
+        behind = 0
+        records = tail_of(
+            *(self._fs, self._volume, self._listed, self._contents),
+            is_active=self._is_active,
+            is_same_boot=is_same_boot,
+            step=self._step,
+            index=self._index,
         )
-        window = tail_window(self._contents, is_active=self._is_active)
-        for event in scan_records(reader, self._contents.found.volume_end, window):
-            if isinstance(event, Found):
-                records += 1
+        for event in records:
+            if isinstance(event, Run):
+                behind += event.records
+                yield self._run(event)
+            elif isinstance(event, Found):
+                behind += 1
                 yield from self._record(event)
             elif isinstance(event, Gap):
                 yield from self._gap(event.start, event.end)
             elif isinstance(event, Torn):
                 yield self._in_data("torn", event.start, "a record was being written")
-        yield from self._end(reader)
-        return records
+        yield from self._end(records)
+        return behind
 
     def _index_file(self, behind: int) -> Iterator[Anomaly]:
         """Yield what is wrong with the index file; `behind` records have no entry."""
@@ -235,27 +229,8 @@ class VolumeWalk:
 
     # --- The entries ---------------------------------------------------------------
 
-    def _pass_matching(self, start: int) -> Replayed | None:
-        """
-        Let the core pass entries whose records pass the checks of a get, and deletions.
-
-        Much cheaper than a scan, which does not know where a record ends.
-        """
-        matching = self._matching
-        if matching is None or self._next == self._count:
-            return None
-        salt, limit = next(self._reader.salts_from(start))
-        limit = min(limit, start + _STEP_BYTES)
-        passed = matching.run(self._index, self._volume.seq, salt, start, limit)
-        self._next += passed.records
-
-        self._counts.records += passed.records
-        self._count_bytes(passed.end)
-        return passed if passed.records else None
-
     def _pass_entry(self) -> Entry:
-        if self._matching is not None:
-            self._matching.skip(1)
+        self._records.skip_line()
         self._next += 1
         return self._entries[self._next - 1]
 
@@ -317,6 +292,12 @@ class VolumeWalk:
 
     # --- The records ---------------------------------------------------------------
 
+    def _run(self, run: Run) -> Run:
+        """Count records that pass the checks of a get, and deletions."""
+        self._counts.records += run.records
+        self._count_bytes(run.end)
+        return run
+
     def _record(self, found: Found) -> Iterator[Event]:
         header = found.header
         self._count_bytes(header.offset)
@@ -348,12 +329,13 @@ class VolumeWalk:
             what = f"{end - start} bytes up to {end} are not a record"
             yield self._in_data("record", start, what)
 
-    def _end(self, reader: VolumeReader) -> Iterator[Anomaly]:
+    def _end(self, records: Records) -> Iterator[Anomaly]:
         """Count what was read, and yield what could not be."""
-        self._count_bytes(reader.length)
-        if reader.unreadable:
-            what = f"{counted(len(reader.unreadable), 'sector')} cannot be read"
-            yield self._in_data("file", reader.unreadable[0][0], what)
+        self._count_bytes(records.length)
+        sectors, first = records.unreadable
+        if sectors:
+            what = f"{counted(sectors, 'sector')} cannot be read"
+            yield self._in_data("file", first, what)
 
     def _count_bytes(self, end: int) -> None:
         self._counts.bytes += max(0, end - self._passed)

@@ -27,7 +27,7 @@ from volcache.store.format import (
     Ring,
     VolumeUse,
 )
-from volcache.store.index import SHARES, Replayed
+from volcache.store.index import SHARES, Found, Run
 from volcache.store.index_format import close_block, decode_key, encode_entries
 from volcache.store.volume import Volume
 
@@ -461,14 +461,10 @@ def test_replay_stops_at_a_key_that_is_in_the_other_ring(
     index.set_age(SEQ + 1, ring, 0, 164)
     index.set(b"k", SEQ + 1, 64, 100)
 
-    volume = make_volume(active.fd, active.use)
-    records = _native.Records(
-        FS, active.fd, active.id, record.offset, active.end, volume
-    )
-    salt = active.salts[-1][1]
-    run = records.run(index, SEQ, salt, record.offset, VOLUME_BYTES)
+    volume = make_volume(active.fd, active.use._replace(seq=SEQ))
+    found = next(_native.Records(FS, volume, record.offset, step=1, index=index))
 
-    assert run.records == (ring is Ring.MAIN)
+    assert isinstance(found, Run if ring is Ring.MAIN else Found)
 
 
 @pytest.mark.parametrize("size", [1000, 100_000, 700_000])
@@ -480,33 +476,33 @@ def test_records_are_passed_from_any_place(
     keys = [b"%d" % number for number in range(8 * 10**6 // size)]
     offsets = [store.put(key, size * b"v").offset for key in keys]
     active = bind(index, store)
-    end, salt = active.end, active.salts[-1][1]
-    volume = make_volume(active.fd, active.use)
-    records = _native.Records(FS, active.fd, active.id, 64, end, volume)
-    half = len(keys) // 2
-
-    for first in (0, half, 1, len(keys) - 1):
-        run = records.run(index, SEQ, salt, offsets[first], end)
-        assert (run.end, run.records) == (end, len(keys) - first)
+    end = active.end
+    volume = make_volume(active.fd, active.use._replace(seq=SEQ))
+    for first in (0, len(keys) // 2, len(keys) - 1):
+        records = _native.Records(
+            FS, volume, offsets[first], end, step=end, index=index, adds_entries=True
+        )
+        passed = [(run.end, run.records) for run in records if isinstance(run, Run)]
+        assert passed == [(end, len(keys) - first)]
         assert [key for key, _, _ in volume.entries] == keys[first:]
         volume.clear()
-    run = records.run(index, SEQ, salt, offsets[0], offsets[half])
-    assert (run.end, run.records) == (offsets[half], half)
+        records.at = offsets[0]
+        assert sum(run.records for run in records if isinstance(run, Run)) == len(keys)
+        volume.clear()
+    steps = _native.Records(FS, volume, offsets[0], end, step=1)
+    assert [run[0] for run in steps] == [*offsets[1:], end]
     store.close()
 
 
-def test_comparison_says_what_it_has_passed(store: Store, index: Any) -> None:
+def test_comparison_says_what_it_has_passed(store: Store) -> None:
     """And the latest time."""
     keys = [b"a", b"b", b"c"]
-    records = [store.put(key, b"value") for key in keys]
-    active = bind(index, store)
-    places = [(record.offset, record.size) for record in records]
-    lines = encode_entries((k, *at) for k, at in zip(keys, places, strict=True))
-    end = active.end
-    comparison = _native.Records(FS, active.fd, active.id, 64, end)
-    comparison.expect(lines, end)
+    puts = [store.put(key, b"value") for key in keys]
+    active = store._log.rings.last_started
+    lines = encode_entries(
+        (key, put.offset, put.size) for key, put in zip(keys, puts, strict=True)
+    )
+    records = _native.Records(FS, active, puts[0].offset, active.end, step=active.end)
+    records.expect(lines, active.end)
 
-    salt = active.salts[-1][1]
-    run = comparison.run(None, 0, salt, records[0].offset, end)
-
-    assert run == Replayed(end, len(keys), records[-1].stored_us)
+    assert list(records) == [Run(active.end, len(keys), puts[-1].stored_us)]

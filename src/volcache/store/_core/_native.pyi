@@ -8,7 +8,17 @@ from volcache.store import clock
 from volcache.store.eviction import Rates, Terms
 from volcache.store.files import FileSystem
 from volcache.store.format import NewRecord, RecordFields, Ring, VolumeUse
-from volcache.store.index import Heat, Loaded, Position, Replayed, Step
+from volcache.store.index import (
+    Found,
+    Gap,
+    Heat,
+    Loaded,
+    Position,
+    Run,
+    Step,
+    Torn,
+    Unreadable,
+)
 from volcache.store.stats import Fate
 from volcache.store.volume import Volume
 
@@ -514,56 +524,71 @@ def read_lines(data: bytes, segments: Iterable[tuple[int, int]]) -> tuple[Loaded
     """
 
 class Records:
-    """Passes the records of a volume, one after the other."""
+    """
+    The records of a volume in order, and what lies between them: an iterator.
 
+    See scan.h. What a file system raises that is no `OSError` ends it: so reads can be
+    paced, or cancelled.
+
+    Attributes:
+        at: The offset of what comes next; may be set.
+        length: Nothing behind is read.
+        unreadable: How many sectors cannot be read, and where the first one begins.
+    """
+
+    at: int
+    @property
+    def length(self) -> int: ...
+    @property
+    def unreadable(self) -> tuple[int, int]: ...
     def __init__(
         self,
         fs: FileSystem,
-        fd: int,
-        volume: int,
+        volume: Volume,
         start: int,
-        length: int,
-        writer: Writer | None = None,
+        end: int = ...,
+        *,
+        window: int = ...,
+        step: int = 0,
+        index: Index | None = None,
+        adds_entries: bool = False,
+        has_lost: bool = False,
+        has_values: bool = True,
+        piece: int = ...,
     ) -> None:
         """
         Let another thread begin to read.
 
         Args:
             fs: Reads the data file.
-            fd: Of the data file.
-            volume: Its id.
-            start: Offset of the first record.
-            length: Of the data file; nothing behind is read.
-            writer: Gets the entries of the records passed.
+            volume: Has the file, and its segments.
+            start: Where a record may begin.
+            end: Nothing is read from here on.
+            window: So far behind what is no record another one is looked for.
+            step: Intact records are passed together up to so many bytes, as a `Run`. 0:
+                each comes by itself.
+            index: Gets the positions of records that are passed together.
+            adds_entries: The volume gets their entries.
+            has_lost: A power loss may have taken what was not synced.
+            has_values: Values are checked.
+            piece: Bytes that are read at a time, at most 2**18.
         """
 
     def expect(self, lines: bytes, length: int) -> None:
         """
-        Without a writer: pass only records that have the next lines of an index file.
+        Without `adds_entries`: pass only records together that have the next lines.
 
         Args:
-            lines: Its valid part.
-            length: Records that end behind this are not passed.
+            lines: The valid part of the index file.
+            length: Nothing behind is read.
         """
 
-    def skip(self, count: int) -> None:
-        """Pass as many entries."""
-    def run(
-        self, index: object, seq: int, salt: int, offset: int, limit: int
-    ) -> Replayed:
-        """
-        Pass intact records that follow each other, with the next lines.
-
-        Stops where something cannot be read, too, and at a record of ring main whose key
-        has a value in ring probation.
-
-        Args:
-            index: Gets the positions of the records passed; None: nothing does.
-            seq: Of the volume.
-            salt: Of the records.
-            offset: Of the first record.
-            limit: Records that begin here or later are not passed.
-        """
+    def skip_line(self) -> None:
+        """Pass the next entry of these lines."""
+    def has_more(self, offset: int) -> bool:
+        """Return whether a record begins at most `window` bytes behind an offset."""
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Run | Found | Gap | Torn | Unreadable: ...
 
 # For `volcache.front`: a capsule with the functions of the core.
 functions: Final[object]

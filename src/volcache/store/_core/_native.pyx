@@ -22,8 +22,10 @@ from posix.types cimport off_t
 
 from volcache.errors import DamagedRecordError
 from volcache.store.files import SyncFailedError
-from volcache.store.format import Ring
-from volcache.store.index import SHARES, Heat, Loaded, Replayed, Step
+from volcache.store.format import RecordHeader, Ring
+from volcache.store.index import (
+    SHARES, Found, Gap, Heat, Loaded, Run, Step, Torn, Unreadable
+)
 from volcache.store.stats import Fate
 
 cdef tuple RINGS = tuple(Ring)  # as the core numbers them
@@ -99,7 +101,11 @@ cdef class Calls:
     cdef int fail(self, object error) noexcept:
         global errno
         self.error = error
-        errno = getattr(error, "errno", None) or EIO
+        errno = EIO
+        if not isinstance(error, OSError):
+            errno = ECANCELED
+        elif error.errno:
+            errno = error.errno
         return -1
 
 
@@ -869,7 +875,7 @@ cdef class Reclaim:
         return Step(ENDS[step], fate_of(&fate), failed)
 
 
-# --- Walking --------------------------------------------------------------------------
+# --- Scanning --------------------------------------------------------------------------
 
 
 cdef struct Order:
@@ -899,58 +905,119 @@ def read_lines(bytes data not None, segments):
 
 
 cdef class Records:
-    cdef vc_walk walk
+    cdef vc_scan scan
     cdef Calls calls
-    cdef Writer writer  # is needed as long as this
-    cdef bytes lines  # likewise
+    # They are needed as long as this:
+    cdef object volume, fs
+    cdef Index index
+    cdef bytearray segments
+    cdef bytes lines
 
     def __cinit__(
         self,
         fs,
-        int fd,
-        uint16_t volume,
+        volume,
         uint64_t start,
-        uint64_t length,
-        Writer writer=None,
+        uint64_t end=UINT64_MAX,
+        *,
+        uint64_t window=UINT64_MAX,
+        uint64_t step=0,
+        Index index=None,
+        bint adds_entries=False,
+        bint has_lost=False,
+        bint has_values=True,
+        size_t piece=VC_AHEAD_PIECE_BYTES,
     ):
-        self.calls = Calls(fs)
-        self.walk.ahead = vc_ahead_new(&self.calls.table, fd, start, length)
-        if self.walk.ahead is NULL:
+        self.calls, self.volume, self.fs, self.index = Calls(fs), volume, fs, index
+        cdef uint64_t length = 0 if volume.fd < 0 else fs.stat(volume.fd).st_size
+        self.scan.length = min(end, length)
+        self.scan.ahead = vc_ahead_new(
+            &self.calls.table, volume.fd, start, self.scan.length, piece
+        )
+        if self.scan.ahead is NULL:
             raise MemoryError("no memory to read a volume")
-        self.walk.volume = volume
-        self.walk.length = length
-        self.writer = writer
-        if writer is not None:
-            self.walk.writer = &writer.writer
+        self.segments = segments_of(volume.salts)
+        self.scan.segments = <vc_segment *>PyByteArray_AS_STRING(self.segments)
+        self.scan.segment_count = len(volume.salts)
+        self.scan.volume, self.scan.at = volume.id, start
+        self.scan.window, self.scan.step = window, step
+        self.scan.has_lost, self.scan.has_values = has_lost, has_values
+        if index is not None:
+            self.scan.core, self.scan.slot = index.core, index.slots[volume.seq]
+        if adds_entries:
+            self.scan.writer = &(<Writer>volume).writer
 
     def __dealloc__(self):
-        vc_ahead_free(self.walk.ahead)
-        vc_writer_free(&self.walk.expected)
+        vc_ahead_free(self.scan.ahead)
+        vc_writer_free(&self.scan.expected)
+
+    @property
+    def at(self):
+        return self.scan.at
+
+    @at.setter
+    def at(self, uint64_t at):
+        self.scan.at = at
+
+    @property
+    def length(self):
+        return self.scan.length
+
+    @property
+    def unreadable(self):
+        cdef uint64_t first
+        return vc_ahead_unreadable(self.scan.ahead, self.scan.length, &first), first
 
     def expect(self, bytes lines not None, uint64_t length):
         self.lines = lines
-        self.walk.lines = data_of(lines)
-        self.walk.lines_length = PyBytes_GET_SIZE(lines)
-        self.walk.length = length
+        self.scan.lines = data_of(lines)
+        self.scan.lines_length = PyBytes_GET_SIZE(lines)
+        self.scan.length = min(self.scan.length, length)
 
-    def skip(self, size_t count):
-        cdef const char *lines = <const char *>self.walk.lines
-        cdef size_t at = self.walk.at
-        while count and at < self.walk.lines_length:
-            count -= lines[at] != b"#"
-            at = self.lines.index(b"\n", at) + 1
-        self.walk.at = at
+    def skip_line(self):
+        cdef bint is_comment = True
+        while is_comment and self.scan.line_at < self.scan.lines_length:
+            is_comment = self.scan.lines[self.scan.line_at] == b"#"
+            self.scan.line_at = self.lines.index(b"\n", self.scan.line_at) + 1
 
-    def run(self, Index index, seq, uint64_t salt, uint64_t offset, uint64_t limit):
-        cdef vc_core *core = NULL
-        cdef uint32_t slot = 0
-        cdef vc_run run
-        cdef bint has_memory
-        if index is not None:
-            core, slot = index.core, index.slots[seq]
+    def has_more(self, uint64_t offset):
+        cdef uint64_t found
         with nogil:
-            has_memory = vc_walk_run(&self.walk, core, slot, salt, offset, limit, &run)
-        self.calls.error = None  # The caller tries again in Python, and meets it.
-        if not has_memory:
+            found = vc_scan_find(&self.scan, offset)
+        self.calls.refuse_to_continue()
+        return found != UINT64_MAX
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef vc_event event
+        cdef const vc_record *r = &event.record
+        with nogil:
+            vc_scan_next(&self.scan, &event)
+        self.calls.refuse_to_continue()
+        if event.kind == VC_SCAN_RUN:
+            return Run(event.end, event.records, event.latest_us)
+        if event.kind == VC_SCAN_RECORD or event.kind == VC_SCAN_DAMAGED:
+            return Found(header_of(r, event.start), event.kind == VC_SCAN_RECORD)
+        if event.kind == VC_SCAN_GAP:
+            return Gap(event.start, event.end)
+        if event.kind == VC_SCAN_TORN:
+            return Torn(event.start)
+        if event.kind == VC_SCAN_UNREADABLE:
+            return Unreadable(event.start, event.end)
+        if event.kind == VC_SCAN_NO_MEMORY:
             raise MemoryError("no memory for index entries")
-        return Replayed(run.end, run.records, run.latest_us)
+        raise StopIteration
+
+
+cdef object header_of(const vc_record *r, uint64_t offset):
+    cdef const char *encoding = <const char *>r.type + r.type_length
+    cdef const char *cache = encoding + r.encoding_length
+    cdef const char *key = cache + r.cache_length
+    return RecordHeader(
+        (<const char *>r.type)[: r.type_length], encoding[: r.encoding_length],
+        cache[: r.cache_length], r.stored_us, r.expires_ms, r.flags,
+        key[: r.key_length], offset, r.length, r.checksum, r.kind == 1, r.prefix, r.size,
+        r.unsynced,
+    )

@@ -2,6 +2,7 @@
  * one is taken: then the bytes that are still needed are moved in front of the next one. */
 #include "ahead.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,14 +10,16 @@
 enum {
     PIECES = 8,
     /* All of them fit an L2 cache. */
-    PIECE_BYTES = 256 << 10,
-    BUFFER_BYTES = VC_AHEAD_BYTES_MAX + PIECE_BYTES,
+    BUFFER_BYTES = VC_AHEAD_BYTES_MAX + VC_AHEAD_PIECE_BYTES,
+    SECTOR_BYTES = 4096,
+    UNREADABLE_MAX = 4096,
 };
 
 struct vc_ahead {
     const vc_calls *calls;
     int fd;
     uint64_t end;
+    size_t piece;
     const uint8_t *at;      /* what the caller looks at */
     uint64_t start;         /* its offset */
     size_t length;
@@ -30,6 +33,8 @@ struct vc_ahead {
     uint64_t next;          /* offset of the next piece */
     size_t read, taken;     /* pieces */
     size_t lengths[PIECES];
+    uint64_t unreadable[UNREADABLE_MAX];    /* where sectors begin, in order */
+    size_t unreadable_count;
     uint8_t buffers[PIECES][BUFFER_BYTES];
 };
 
@@ -37,16 +42,49 @@ static bool is_all_read(const vc_ahead *ahead) {
     return ahead->is_failed || ahead->next >= ahead->end;
 }
 
+/* Add a sector, unless it was read before. */
+static void add_unreadable(vc_ahead *ahead, uint64_t sector) {
+    size_t i = ahead->unreadable_count;
+    uint64_t *all = ahead->unreadable;
+    while (i && all[i - 1] > sector) i--;
+    if (ahead->unreadable_count == UNREADABLE_MAX || (i && all[i - 1] == sector)) return;
+    memmove(all + i + 1, all + i, (ahead->unreadable_count++ - i) * sizeof *all);
+    all[i] = sector;
+}
+
+static ssize_t read_at(const vc_ahead *ahead, uint8_t *to, size_t length, uint64_t offset) {
+    const vc_calls *calls = ahead->calls;
+    return calls->pread(calls->context, ahead->fd, to, length, (off_t)offset);
+}
+
+/* Read each sector by itself, after all together could not be. */
+static ssize_t read_sectors(vc_ahead *ahead, uint8_t *to, size_t length, uint64_t offset) {
+    for (size_t at = 0, part; at < length; at += part) {
+        part = SECTOR_BYTES - (offset + at) % SECTOR_BYTES;
+        if (part > length - at) part = length - at;
+        ssize_t got = read_at(ahead, to + at, part, offset + at);
+        if (got < 0 && errno == ECANCELED) return -1;
+        if (got < 0) {
+            pthread_mutex_lock(&ahead->mutex);
+            add_unreadable(ahead, offset + at - (offset + at) % SECTOR_BYTES);
+            pthread_mutex_unlock(&ahead->mutex);
+        }
+        size_t read = got < 0 ? 0 : (size_t)got;
+        memset(to + at + read, 0, part - read);
+    }
+    return (ssize_t)length;
+}
+
 /* Read the next piece; the caller has the mutex, which is free meanwhile. */
 static void read_piece(vc_ahead *ahead) {
-    const vc_calls *calls = ahead->calls;
     size_t slot = ahead->read % PIECES;
     uint64_t left = ahead->end - ahead->next, from = ahead->next;
+    uint8_t *to = ahead->buffers[slot] + VC_AHEAD_BYTES_MAX;
+    size_t length = left < ahead->piece ? (size_t)left : ahead->piece;
     ahead->is_reading = true;
     pthread_mutex_unlock(&ahead->mutex);
-    ssize_t got = calls->pread(calls->context, ahead->fd,
-                               ahead->buffers[slot] + VC_AHEAD_BYTES_MAX,
-                               left < PIECE_BYTES ? left : PIECE_BYTES, (off_t)from);
+    ssize_t got = read_at(ahead, to, length, from);
+    if (got < 0 && errno != ECANCELED) got = read_sectors(ahead, to, length, from);
     pthread_mutex_lock(&ahead->mutex);
     ahead->is_reading = false;
     ahead->is_failed = got <= 0;
@@ -84,18 +122,20 @@ static void go_to(vc_ahead *ahead, uint64_t offset) {
     pthread_mutex_unlock(&ahead->mutex);
 }
 
-vc_ahead *vc_ahead_new(const vc_calls *calls, int fd, uint64_t start, uint64_t end) {
+vc_ahead *vc_ahead_new(const vc_calls *calls, int fd, uint64_t start, uint64_t end,
+                       size_t piece) {
     vc_ahead *ahead = malloc(sizeof *ahead);
     if (!ahead) return NULL;
     memset(ahead, 0, offsetof(vc_ahead, buffers));
     ahead->calls = calls;
     ahead->fd = fd;
     ahead->end = end;
+    ahead->piece = piece;
     pthread_mutex_init(&ahead->mutex, NULL);
     pthread_cond_init(&ahead->is_read, NULL);
     pthread_cond_init(&ahead->is_taken, NULL);
     go_to(ahead, start);
-    if (calls->pread == vc_os_calls.pread && start + PIECE_BYTES < end)
+    if (calls->pread == vc_os_calls.pread && piece == VC_AHEAD_PIECE_BYTES && start + piece < end)
         ahead->has_thread = !pthread_create(&ahead->thread, NULL, read_pieces, ahead);
     return ahead;
 }
@@ -144,4 +184,24 @@ const uint8_t *vc_ahead_read(vc_ahead *ahead, uint64_t offset, size_t needed, si
     while (ahead->start + ahead->length - offset < needed && take_piece(ahead, offset)) continue;
     *have = (size_t)(ahead->start + ahead->length - offset);
     return ahead->at + (offset - ahead->start);
+}
+
+bool vc_ahead_is_unreadable(vc_ahead *ahead, uint64_t start, uint64_t end) {
+    pthread_mutex_lock(&ahead->mutex);
+    bool is_unreadable = ahead->unreadable_count == UNREADABLE_MAX;
+    for (size_t i = 0; !is_unreadable && i < ahead->unreadable_count; i++) {
+        uint64_t first = ahead->unreadable[i];
+        is_unreadable = first < end && start < first + SECTOR_BYTES;
+    }
+    pthread_mutex_unlock(&ahead->mutex);
+    return is_unreadable;
+}
+
+size_t vc_ahead_unreadable(vc_ahead *ahead, uint64_t end, uint64_t *first) {
+    pthread_mutex_lock(&ahead->mutex);
+    size_t count = ahead->unreadable_count;
+    while (count && ahead->unreadable[count - 1] >= end) count--;
+    *first = ahead->unreadable[0];
+    pthread_mutex_unlock(&ahead->mutex);
+    return count;
 }

@@ -4,6 +4,10 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from posix.types cimport off_t
 
 
+cdef extern from "<errno.h>" nogil:
+    enum: ECANCELED
+
+
 cdef extern from "<sys/uio.h>" nogil:
     cdef struct iovec:
         void *iov_base
@@ -55,7 +59,7 @@ cdef extern from "record.h" nogil:
         VC_TOGETHER
     ctypedef struct vc_record:
         uint64_t offset, stored_us, expires_ms, size
-        uint32_t length, checksum, flags, prefix
+        uint32_t length, checksum, flags, unsynced, prefix
         uint16_t volume, key_length
         uint8_t type_length, encoding_length, cache_length, kind
         const uint8_t *type
@@ -207,23 +211,41 @@ cdef extern from "core.h" nogil:
     void vc_core_end_load(vc_core *core)
 
 
-cdef extern from "walk.h" nogil:
+cdef extern from "scan.h" nogil:
+    enum: VC_AHEAD_PIECE_BYTES
     ctypedef struct vc_ahead
-    vc_ahead *vc_ahead_new(const vc_calls *calls, int fd, uint64_t start, uint64_t end)
+    vc_ahead *vc_ahead_new(const vc_calls *calls, int fd, uint64_t start, uint64_t end,
+                           size_t piece)
+    size_t vc_ahead_unreadable(vc_ahead *ahead, uint64_t end, uint64_t *first)
     void vc_ahead_free(vc_ahead *ahead)
 
-    ctypedef struct vc_walk:
+    ctypedef struct vc_scan:
         vc_ahead *ahead
+        const vc_segment *segments
+        size_t segment_count
         uint16_t volume
-        uint64_t length
+        uint64_t at, length, window, step
+        bint has_lost, has_values
+        vc_core *core
+        uint32_t slot
         vc_writer *writer
         const uint8_t *lines
-        size_t lines_length, at
+        size_t lines_length, line_at
         vc_writer expected
-    ctypedef struct vc_run:
-        uint64_t end, records, latest_us
-    bint vc_walk_run(vc_walk *walk, vc_core *core, uint32_t slot, uint64_t salt,
-                     uint64_t offset, uint64_t limit, vc_run *run)
+    ctypedef enum vc_scan_kind:
+        VC_SCAN_RUN
+        VC_SCAN_RECORD
+        VC_SCAN_DAMAGED
+        VC_SCAN_GAP
+        VC_SCAN_TORN
+        VC_SCAN_UNREADABLE
+        VC_SCAN_NO_MEMORY
+    ctypedef struct vc_event:
+        vc_scan_kind kind
+        uint64_t start, end, records, latest_us
+        vc_record record
+    void vc_scan_next(vc_scan *scan, vc_event *event)
+    uint64_t vc_scan_find(vc_scan *scan, uint64_t offset)
 
 
 cdef extern from "reclaim.h" nogil:

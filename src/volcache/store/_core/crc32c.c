@@ -10,7 +10,6 @@
  * PCLMULQDQ Instruction", Intel, 2009. */
 #include "crc32c.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #if defined(__x86_64__)
@@ -155,6 +154,20 @@ uint32_t vc_crc32c_tables(uint32_t crc, const void *data, size_t length)
 uint32_t vc_crc32(uint32_t crc, const void *data, size_t length)
 {
     return by_tables(zip_tables, crc, data, length);
+}
+
+bool vc_crc32c_is_one_bit(uint32_t difference, size_t length)
+{
+    if (length > 1 << 20)
+        return false;
+    /* What a flip of the last bit makes, of the one before it, and so on. */
+    uint32_t made = POLYNOMIAL;
+    for (size_t bit = 0; bit < 8 * length; bit++) {
+        if (made == difference)
+            return true;
+        made = made >> 1 ^ (made & 1 ? POLYNOMIAL : 0);
+    }
+    return false;
 }
 
 #ifdef INSTRUCTION

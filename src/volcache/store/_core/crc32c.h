@@ -2,6 +2,7 @@
 #ifndef VC_CRC32C_H
 #define VC_CRC32C_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -9,7 +10,11 @@
  * bytes. Thread-safe. The implementation is chosen when the library is loaded. */
 uint32_t vc_crc32c(uint32_t crc, const void *data, size_t length);
 
-/* The same without folding, for tests, short inputs and processors that cannot fold. */
+/* Whether two inputs of `length` bytes whose CRC-32C differ so may differ in a single bit. False
+ * above 1 MiB: each bit is tried. */
+bool vc_crc32c_is_one_bit(uint32_t difference, size_t length);
+
+/* `vc_crc32c` without folding, for tests, short inputs and processors that cannot fold. */
 uint32_t vc_crc32c_instruction(uint32_t crc, const void *data, size_t length);
 
 /* The same in tables, for tests and for processors without the instruction. */

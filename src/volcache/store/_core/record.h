@@ -3,6 +3,7 @@
 #ifndef VC_RECORD_H
 #define VC_RECORD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -61,6 +62,18 @@ static inline int vc_record_types(const vc_record *record) {
  * Returns VC_OK, VC_SHORT (the prefix is longer than `length`) or VC_DAMAGED. */
 vc_status vc_record_decode(const uint8_t *data, size_t length, uint64_t salt, uint16_t volume,
                            uint64_t offset, vc_record *record);
+
+/* The first bytes of all records with a salt. */
+void vc_record_identity(uint8_t out[VC_IDENTITY_BYTES], uint64_t salt);
+/* The length of everything before the value, from the first bytes; not checked. */
+uint32_t vc_record_prefix(const uint8_t *data, size_t length);
+
+/* Decode the damaged part of a record before its value: a bit is wrong, which is corrected, or a
+ * number or text is out of its bounds. A record without an entry in the index file has its key
+ * only here: with the key, the damaged record still supersedes an older one. Returns false if
+ * more than one bit is wrong, or if it is longer than 4,096 bytes. */
+bool vc_record_correct(uint8_t *data, size_t length, uint64_t salt, uint16_t volume,
+                       uint64_t offset, vc_record *record);
 
 /* Write the part of a record before its value, whose fields are in `record` except `prefix`,
  * `size` and the two pointers; returns its length. `out` has room for it. */
