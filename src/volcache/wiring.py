@@ -23,7 +23,7 @@ from volcache.advice import log_warnings
 from volcache.cache import Cache
 from volcache.config import value_size_max, volume_size_least
 from volcache.errors import ConfigError
-from volcache.front import Copies, HotClient, Readers
+from volcache.front import CommandFacts, Copies, HotClient, Readers
 from volcache.hot import versions
 from volcache.hot.memcached import MemcachedTier
 from volcache.http.access_log import AccessLog
@@ -37,7 +37,6 @@ from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
 from volcache.malloc import keep_freed_memory
 from volcache.memcache.command_log import CommandLog
-from volcache.memcache.listener import HELD_BYTES, ConnectionLimits, Listener
 from volcache.memcache.service import KEY_BYTES_MAX, Service, ValueLimits
 from volcache.memcache.statistics import ServerFacts, ServerStatistics
 from volcache.memory import default_body_memory
@@ -72,7 +71,7 @@ from volcache.store import PeriodicSync, Store
 from volcache.tokens import Refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from wsgiref.types import WSGIApplication
 
     from volcache.http.responses import WsgiApp
@@ -106,8 +105,7 @@ def run(config: Config, read_again: Callable[[], Config]) -> None:
         outside = _open_outside(config, closing)
         reloader = Reloader(config, read_again)
         core = _open_core(config, outside, closing)
-        memcache = _open_memcache(config, core, closing)
-        parts = _open_http(config, core, memcache, reloader.reload, closing)
+        parts = _open_front(config, core, reloader.reload, closing)
         reloader.start(parts.change)
         _start_pulse(config, parts)
         # All objects that exist now live as long as the process: the garbage collector
@@ -251,7 +249,10 @@ def _make_cache(config: Config, store: Store, closing: ExitStack) -> Cache:
     versions.restore(keys, *store.take_hot_snapshot())
     servers = config.memc_servers or (server,)
     client = HotClient(
-        servers, timeout=config.memc_timeout, record_max=config.memc_max_value_size
+        servers,
+        timeout=config.memc_timeout,
+        record_max=config.memc_max_value_size,
+        loops=config.threads or usual_threads(),
     )
     hot = MemcachedTier(
         servers,
@@ -265,8 +266,16 @@ def _make_cache(config: Config, store: Store, closing: ExitStack) -> Cache:
     return Cache(store, hot, memory_first=not config.memc_first)
 
 
-def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener | None:
-    """Open what serves the memcached protocol, if it is configured."""
+class _Commands(NamedTuple):
+    """What commands of memcached clients use."""
+
+    service: Service
+    log: CommandLog
+    facts: CommandFacts
+
+
+def _make_commands(config: Config, core: _Core) -> _Commands | None:
+    """Create what the memcached protocol needs, if it is configured."""
     socket_, access_log = core.outside.addresses.memcache, core.outside.access_log
     if socket_ is None:
         return None
@@ -277,44 +286,28 @@ def _open_memcache(config: Config, core: _Core, closing: ExitStack) -> Listener 
     add = access_log.add if access_log else None
     is_json = config.log_format == "json"
     log = CommandLog(0, core.cache.waited_since, add=add, as_json=is_json)
-    facts = ServerFacts(
+    shown = ServerFacts(
         socket_.name,
         core.connections,
         value_size,
         config.threads or usual_threads(),
         config.memcache_idle_timeout,
     )
-    statistics = ServerStatistics(core.cache, stats, facts)
+    statistics = ServerStatistics(core.cache, stats, shown)
     service = Service(core.cache, limits, statistics, core.refusals)
-    held = max(HELD_BYTES, 4 * value_size)
-    listener = Listener(
-        socket_,
-        service,
-        limits=ConnectionLimits(
-            core.connections,
-            config.transfer_timeout,
-            config.memcache_idle_timeout,
-            held,
-        ),
-        readers=core.readers,
-        stats=stats,
-        log=log,
-        sample=core.status.requests.sample,
-        threads=config.threads or usual_threads(),
-    )
-    closing.callback(listener.close)
-    return listener
+    facts = CommandFacts(service, stats, log, core.status.requests.sample)
+    return _Commands(service, log, facts)
 
 
 class _Parts(NamedTuple):
     """What answers requests."""
 
     core: _Core
-    memcache: Listener | None
+    commands: _Commands | None
     app: App
     admin: Admin
     entrance: Entrance
-    front: Front | None  # None: only the memcached protocol is served.
+    front: Front
     wsgi: WSGIApplication  # What bjoern calls.
 
     def change(self, settings: Settings) -> None:
@@ -328,32 +321,20 @@ class _Parts(NamedTuple):
         if cors:
             front = Cors(front, cors)
         self.app.set_slow(config.log_slow)
-        if self.front is not None:
-            ttl, most = config.default_ttl, config.max_ttl
-            self.front.change(default_ttl=ttl, max_ttl=most, access=access, cors=cors)
+        if self.commands is not None:
+            service, log, _ = self.commands
+            may_flush, ring = config.memcache_flush, settings.ring
+            service.change(access, may_flush=may_flush, ring=ring)
+            log.set_slow(config.log_slow)
+        ttl, most = config.default_ttl, config.max_ttl
+        self.front.change(default_ttl=ttl, max_ttl=most, access=access, cors=cors)
         self.entrance.front = front
         self.admin.set_access(config.admin_token, config.admin_hosts)
-        if self.memcache is not None:
-            may_flush, slow = config.memcache_flush, config.log_slow
-            self.memcache.change(
-                access, may_flush=may_flush, slow_seconds=slow, ring=settings.ring
-            )
         self.core.status.settings = visible_settings(config)
 
-    def loops(self) -> Iterator[Front | Listener]:
-        """Yield what answers requests in a loop."""
-        if self.front is not None:
-            yield self.front
-        if self.memcache is not None:
-            yield self.memcache
 
-
-def _open_http(
-    config: Config,
-    core: _Core,
-    memcache: Listener | None,
-    reload: Callable[[], str],
-    closing: ExitStack,
+def _open_front(
+    config: Config, core: _Core, reload: Callable[[], str], closing: ExitStack
 ) -> _Parts:
     """Create the application with all that is around it, behind the front."""
     admin = Admin(
@@ -364,7 +345,6 @@ def _open_http(
         key_size=config.max_key_size,
         metrics_volumes=config.metrics_volumes,
         reload=reload,
-        stalled=memcache.stalled_seconds if memcache else lambda: 0.0,
     )
     limits = RequestLimits(
         key_size=config.max_key_size,
@@ -379,44 +359,43 @@ def _open_http(
     access_log, log = core.outside.access_log, None
     if access_log is not None:
         log = AccessLog(entrance, access_log.add, as_json=config.log_format == "json")
-    front = None
-    if addresses.http or addresses.admin:
-        front = _open_front(config, core, app, log)
-        closing.callback(front.close)
-        entrance.loops = front.loops
-        core.status.count_connections = front.loops.stats
-    return _Parts(core, memcache, app, admin, entrance, front, log or entrance)
-
-
-def _open_front(config: Config, core: _Core, app: App, log: AccessLog | None) -> Front:
-    head, idle = config.head_timeout, config.idle_timeout
-    return Front(
+    commands = _make_commands(config, core)
+    front = Front(
         app,
-        addresses=core.outside.addresses,
-        threads=1 if config.memc_on else config.threads or usual_threads(),
-        timeouts=Timeouts(head, idle, config.transfer_timeout),
+        addresses=addresses,
+        threads=config.threads or usual_threads(),
+        timeouts=Timeouts(
+            config.head_timeout,
+            config.idle_timeout,
+            config.transfer_timeout,
+            config.memcache_idle_timeout,
+        ),
         readers=core.readers,
         connections=core.connections,
         memory=config.body_memory or default_body_memory(),
+        commands=commands.facts if commands else None,
         log_answer=log.add_native if log else None,
     )
+    closing.callback(front.close)
+    admin.stalled = front.calls_stalled_seconds
+    entrance.loops = front.loops
+    if addresses.http:
+        core.status.count_connections = partial(front.loops.figures, "http")
+    return _Parts(core, commands, app, admin, entrance, front, log or entrance)
 
 
 def _start_pulse(config: Config, parts: _Parts) -> None:
-    """Let the loop keep recent numbers, and tell the service manager how it is."""
+    """Let the front keep recent numbers, and tell the service manager how it is."""
     beat, front, core = _heartbeat(config, parts), parts.front, parts.core
 
     def pulse() -> None:
-        if front is not None:
-            front.loops.flush()
+        front.loops.flush()
         core.status.beat()
         core.history.beat()
         if beat is not None:
             beat.beat()
 
-    loop = front or parts.memcache
-    if loop is not None:
-        loop.set_pulse(beat.interval if beat else BEAT_SECONDS, pulse)
+    front.set_pulse(beat.interval if beat else BEAT_SECONDS, pulse)
 
 
 def _heartbeat(config: Config, parts: _Parts) -> Heartbeat | None:
@@ -431,14 +410,11 @@ def _heartbeat(config: Config, parts: _Parts) -> Heartbeat | None:
 
     def stalled() -> float:
         syncing = syncer.stalled_seconds() if syncer else 0.0
-        return max([syncing, *(loop.stalled_seconds() for loop in parts.loops())])
+        return max(syncing, parts.front.stalled_seconds())
 
     def completed() -> int | None:
         # A disk that answers does not excuse a thread that fails.
-        memcache = parts.memcache
-        is_failing = (memcache and memcache.is_failing) or (
-            syncer and syncer.is_failing
-        )
+        is_failing = parts.front.is_failing or (syncer and syncer.is_failing)
         return None if is_failing else answered()
 
     return Heartbeat(notifier, stalled=stalled, completed=completed, status=line.text)
@@ -469,22 +445,13 @@ def _reload(parts: _Parts, reloader: Reloader) -> None:
 
 def _serve(parts: _Parts, on_hangup: Callable[[], None]) -> None:
     """Answer requests until a signal ends it."""
-    outside, memcache, front = parts.core.outside, parts.memcache, parts.front
-    if memcache is not None and outside.addresses.memcache is not None:
-        memcache.start()
-        _logger.info("memcache.started address=%s", outside.addresses.memcache.name)
-    if front is not None:
-        front.start(parts.wsgi)
-        outside.addresses.log_started()
+    outside, front = parts.core.outside, parts.front
+    front.start(parts.wsgi)
+    outside.addresses.log_started()
     wait_for_stop(on_hangup)
-    started, cut = time.monotonic(), 0
+    started = time.monotonic()
     parts.core.draining.set()
     outside.notifier.stopping()
     _logger.info("stop.started drain_seconds=%g", DRAIN_SECONDS)
-    if memcache is not None:
-        memcache.drain()
-    if front is not None:
-        cut = front.drain(DRAIN_SECONDS)
-    if memcache is not None:
-        memcache.close()
+    cut = front.drain(DRAIN_SECONDS)
     _logger.info("stop.completed cut=%d seconds=%.2f", cut, time.monotonic() - started)

@@ -74,6 +74,7 @@ def settings_for(*servers: str, **more: object) -> dict[str, object]:
         "volume_size": VOLUME_SIZE,
         "volume_num": 2,
         "max_value_size": 900_000,
+        "threads": 2,
         "memc_on": "true",
         "memc_servers": ",".join(servers),
         # A busy machine must not look like a memcached that is down.

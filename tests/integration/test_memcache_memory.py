@@ -23,7 +23,12 @@ KEYS: Final = 20_000  # sent at a time
 def server(tmp_path: Path) -> Iterator[MemcacheServer]:
     """Serve on a unix socket, whose buffers are small, the value "large"."""
     path = tmp_path / "socket"
-    settings = {"volume_size": "8MiB", "volume_num": 2, "memcache_listen": path}
+    settings = {
+        "volume_size": "8MiB",
+        "volume_num": 2,
+        "memcache_listen": path,
+        "body_memory": "40MiB",
+    }
     with MemcacheServer(tmp_path / "data", settings=settings) as server:
         with server.client() as client:
             assert client.set("large", VALUE) == b"STORED"
@@ -58,7 +63,10 @@ def test_room_for_the_rest_of_values_is_counted(server: MemcacheServer) -> None:
         for number in range(100):
             client = stack.enter_context(server.client())
             client.send(b"set %d 0 0 1000000\r\n" % number + VALUE[:640_000])
-        wait_until(lambda: "memcache.memory_full" in server.stderr, "the limit")
+        wait_until(
+            lambda: "connections.memory_full protocol=memcache" in server.stderr,
+            "the limit",
+        )
 
 
 def test_replies_that_are_not_read_are_counted(server: MemcacheServer) -> None:
@@ -71,6 +79,9 @@ def test_replies_that_are_not_read_are_counted(server: MemcacheServer) -> None:
             client.send(b"get large large\r\n")
             assert len(client.read(700_000)) == 700_000
         assert server.memory() - before < 100 * MIB
-        wait_until(lambda: "memcache.memory_full" in server.stderr, "the limit")
+        wait_until(
+            lambda: "connections.memory_full protocol=memcache" in server.stderr,
+            "the limit",
+        )
         # The first of them is closed, the last one has the rest.
         assert len(slow[-1].read(len(VALUE))) == len(VALUE)

@@ -57,7 +57,7 @@ static vc_server *server;
 static vc_mc_executor executors[LOOPS];
 static vc_mc *caller;
 static vc_mc_access all_rights = {.rights = {true, true, false}};
-static _Atomic int64_t slow_ns = -1;
+static int64_t slow_ns = -1;
 static int volume, port;
 static _Atomic uint64_t events;
 static uint64_t asked_puts, reports, turns;
@@ -127,13 +127,9 @@ static void take_events(void *context) {
 
 static void on_change(void *context, unsigned loop) {
     (void)context;
+    if (loop == VC_LOOPS_MAX) return;
     vc_mc_executor_change(&executors[loop], &all_rights, slow_ns);
     take_events(&executors[loop].mc);
-}
-
-static void on_tick(void *context, unsigned loop) {
-    (void)context;
-    if (vc_mc_has_events(executors[loop].mc)) take_events(&executors[loop].mc);
 }
 
 /* Answer statistics; and a put for which there is no room, or that the disk has refused. */
@@ -353,7 +349,6 @@ int main(int count, char **arguments) {
         .memory = HELD_BYTES,
         .transfer_ns = INT64_C(600000000000),
         .on_change = on_change,
-        .on_tick = on_tick,
     };
     vc_served *served = &config.protocols[0];
     served->calls = &vc_mc_protocol;
@@ -363,7 +358,6 @@ int main(int count, char **arguments) {
         commands.context = &executors[i].mc;
         executors[i].mc = vc_mc_new(&commands);
         CHECK(executors[i].mc);
-        on_change(NULL, i);
         served->executors[i] = &executors[i];
     }
     commands.ask = answer;
@@ -379,11 +373,12 @@ int main(int count, char **arguments) {
         CHECK(!pthread_create(&clients[i].thread, NULL, run_client, &clients[i]));
     }
     while (seconds_now() < end) {
+        vc_server_begin_change(server);
         slow_ns = -1 - (int64_t)(next_random(&random) % 2);
-        vc_server_change(server);
+        vc_server_end_change(server);
         vc_listed open[CLIENTS];
         CHECK(vc_server_stalled_ns(server) < INT64_C(200000000000));
-        for (size_t i = 0, n = vc_server_list(server, open, CLIENTS); i < n; i++)
+        for (size_t i = 0, n = vc_server_list(server, 0, open, CLIENTS); i < n; i++)
             CHECK(!strncmp(open[i].address, "tcp:127.0.0.1:", 14));
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }

@@ -456,7 +456,7 @@ static uint64_t end_server(void) {
     CHECK(http->most <= CONNECTIONS + LOOPS);
     printf("%" PRIu64 " connections; %" PRIu64 " closed for room, %" PRIu64 " idle; %" PRIu64
            " turned away\n",
-           http->accepted, http->closed_for_room, http->closed_idle, http->turned_away);
+           http->accepted, http->closed_room, http->closed_idle, http->turned_away);
     vc_server_free(server);
     for (unsigned i = 0; i < LOOPS; i++) vc_http_free(https[i]);
     vc_readers_free(readers);

@@ -20,7 +20,6 @@ Commands = _native.Commands
 Copies = _native.Copies
 HotClient = _native.HotClient
 Marks = _native.Marks
-MemcacheLoops = _native.MemcacheLoops
 Parts = _native.Parts
 Readers = _native.Readers
 Server = _native.Server

@@ -4,6 +4,9 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from volcache.memcache.service import Service
+from volcache.monitoring.commands import CommandStats
+
 class Parts:
     """Some keys, as `volcache.ring` describes them; without bounds, all keys."""
 
@@ -108,7 +111,12 @@ class HotClient:
     """
 
     def __init__(
-        self, addresses: Sequence[str], *, timeout: float, record_max: int
+        self,
+        addresses: Sequence[str],
+        *,
+        timeout: float,
+        record_max: int,
+        loops: int = 1,
     ) -> None:
         """
         Have no connections.
@@ -117,7 +125,10 @@ class HotClient:
             addresses: Of the servers, at least one.
             timeout: Of one call, in seconds.
             record_max: Bytes of a record, at most.
+            loops: That have connections, 1 to 16.
         """
+
+    count: int  # of loops
 
     def server_of(self, name: bytes) -> int:
         """Return the number of the server that an item belongs to."""
@@ -137,26 +148,23 @@ class HotClient:
             name: Of the item that was asked for; None: one was sent.
         """
 
-    def give(self, server: int, fd: int) -> None:
-        """Let the loop use a copy of a socket, in place of the one it has."""
+    def give(self, server: int, fds: Sequence[int]) -> None:
+        """Let each loop use a copy of a socket, in place of the one it has."""
 
     def failure(self, server: int) -> str:
-        """Return why the connection of the loop has failed since; empty: it has not."""
+        """Return why the connection of a loop has failed since; empty: none has."""
 
     def has_loop(self) -> bool:
-        """Whether there is a loop that sends items."""
+        """Whether the loops send items."""
 
     def send(self, name: bytes, record: bytes, expires_s: int) -> bool:
-        """Let the loop send an item, from any thread; False: it cannot."""
-
-    def asked(self, name: bytes) -> tuple[bool, bytes | None]:
-        """Return whether the loop has asked for an item for this request; the record."""
+        """Let a loop send an item; False: it cannot."""
 
 class ServerLog(Protocol):
     """What the loops tell; its methods must not raise."""
 
-    def full(self, open_: int, closed_idle: int, turned_away: int, /) -> None:
-        """There were too many connections."""
+    def figures(self, now: Mapping[str, Mapping[str, int]], /) -> bool:
+        """Something has become of connections; return whether all of it is logged."""
 
 class Server:
     """The loops that serve clients; see server.h and http.h. Any thread may call it."""
@@ -167,17 +175,15 @@ class Server:
         types: Mapping[bytes, str],
         *,
         loops: int,
-        listener: int,
-        admin_listener: int,
+        served: Mapping[str, tuple[int, int, float, float]],
         application: str,
         allow: str,
         log: ServerLog,
         log_answer: Callable[..., None] | None,
         readers: Readers,
-        connections: int,
-        admin_connections: int,
         memory: int,
-        timeouts: tuple[float, float, float],
+        transfer: float,
+        commands: CommandFacts | None,
     ) -> None:
         """
         Prepare; nothing is accepted before `start`.
@@ -186,19 +192,19 @@ class Server:
             app: An `App`: its counters and limits are those of the loops.
             types: Content types by suffix, in lower case with its dot.
             loops: Threads, 1 to 16.
-            listener: Descriptor of a socket that does not block; the caller's. -1: none.
-            admin_listener: The same for the operator's address, all of whose requests are
-                forwarded.
-            application: Path of the socket of bjoern.
+            served: By name, "http", "memcache" and "admin": the operator's address, all of
+                whose requests are forwarded. Descriptor of a socket that does not block,
+                the caller's; the most connections; seconds for the head of a request, and
+                without a request, 0 = no limit.
+            application: Path of the socket of bjoern; empty: there is none.
             allow: The methods, for a 405.
             log: Is told what is to be logged.
             log_answer: Called for each answer; None: only for what Python must know.
             readers: Read records that are not in memory.
-            connections: That are open, at most.
-            admin_connections: The same, to the operator's address.
             memory: Bytes that are held for clients, at most.
-            timeouts: Seconds for the head of a request, without a request, and without a
-                byte of a body or an answer; 0 = no limit.
+            transfer: Seconds without a byte of a body, a command or an answer; 0 = no
+                limit.
+            commands: What commands of memcached clients use; None without such clients.
 
         Raises:
             MemoryError: There is no memory, or no descriptor.
@@ -223,9 +229,11 @@ class Server:
         origins: Mapping[str, str],
     ) -> None:
         """
-        Answer by these, and by `slow_ns` and `ring` of the application, from now on.
+        Answer by these, from now on.
 
-        Before the first call, every request is forwarded.
+        Also by `slow_ns` and `ring` of the application, the tokens of the service and
+        `threshold_ns` of the log of commands. Before the first call, every request is
+        forwarded, and no command is allowed.
 
         Args:
             default_ttl: Seconds that values live; 0: they do not expire.
@@ -250,98 +258,34 @@ class Server:
     def set_ready(self) -> None:
         """Note whether the disk can be read: if not, no key is known to be absent."""
 
-    def stats(self) -> dict[str, int]:
-        """Return the figures of connections and cold reads."""
+    def serve_call(self, timeout: float) -> bool:
+        """
+        Wait for a command that may take long, and execute it; for one thread.
+
+        Args:
+            timeout: Seconds to wait; below 0: no limit.
+
+        Returns:
+            Whether the loops have ended: there will be none.
+        """
+
+    def figures(self, name: str) -> dict[str, int]:
+        """Return the figures of connections of a protocol, and of reads and memory."""
+
+    def connections(self, name: str) -> list[tuple[int, str, bool, float]]:
+        """
+        Return the connections of a protocol that are open; for one thread.
+
+        Returns:
+            Of each its descriptor, the address of its client, whether it is idle, and for
+            how many seconds it has executed nothing.
+        """
 
     def drain(self, seconds: float) -> int:
         """Answer the requests in progress and end the threads; return how many were cut."""
 
     def stalled_seconds(self) -> float:
-        """Return for how long a loop, or all reads, have made no progress."""
-
-class MemcacheLog(Protocol):
-    """What the loops of the memcached protocol tell; from any thread."""
-
-    def figures(self, figures: dict[str, int], /) -> None:
-        """Something has become of connections, see `MemcacheLoops.figures`."""
-
-    def failed(self, error: BaseException) -> None:
-        """What the loops have told could not be taken over."""
-
-class MemcacheLoops:
-    """
-    The threads that have the connections of memcached clients; see server.h.
-
-    One thread calls `serve_call`, any thread the others.
-    """
-
-    def __init__(
-        self,
-        facts: CommandFacts,
-        log: MemcacheLog,
-        *,
-        readers: Readers,
-        listening: int,
-        threads: int,
-        connections: int,
-        held_bytes: int,
-        transfer_seconds: float,
-        idle_seconds: float,
-    ) -> None:
-        """
-        Prepare; nothing is accepted before `start`.
-
-        Args:
-            facts: What the commands use.
-            log: Is told what is to be logged.
-            readers: The threads that read records which are not in memory.
-            listening: Descriptor of the socket, open until `drain` has returned.
-            threads: How many there are, 1 to 16.
-            connections: The most at a time.
-            held_bytes: The most that is held of input and replies.
-            transfer_seconds: Without progress; 0 = no limit.
-            idle_seconds: Without a command; 0 = no limit.
-
-        Raises:
-            MemoryError: There is no memory, or no descriptor.
-        """
-
-    has_ended: bool  # There will be no call.
-
-    def start(self) -> None:
-        """
-        Start the threads.
-
-        Raises:
-            MemoryError: There are none.
-        """
-
-    def serve_call(self, timeout: float) -> None:
-        """Wait for a command that may take long, and execute it; below 0: no limit."""
-
-    def change(self, *, slow_ns: int) -> None:
-        """Let the tokens of the service be in effect, and let these commands be told."""
-
-    def drain(self, seconds: float) -> None:
-        """Accept no connection, answer what has arrived, close; all after a time."""
-
-    def flush(self) -> None:
-        """Add to the counters in Python what was counted, and tell all there is."""
-
-    def figures(self) -> dict[str, int]:
-        """Return the figures of connections; see `vc_protocol_figures`."""
-
-    def connections(self) -> list[tuple[int, str, bool, float]]:
-        """
-        Return what is open.
-
-        Returns:
-            Of each its descriptor, the address of its client, whether it is idle, and for
-            how many seconds it has sent no command.
-        """
-
-    def stalled_seconds(self) -> float:
-        """Return for how long the longest turn of a loop has taken; 0: all wait."""
+        """Return for how long a loop, all reads, or a call have made no progress."""
 
 class Marks:
     """
@@ -362,10 +306,13 @@ class Marks:
 class CommandFacts:
     """What commands of the memcached protocol use, and what Python answers and learns."""
 
+    service: Service
+    stats: CommandStats
+
     def __init__(
         self,
-        service: object,
-        stats: object,
+        service: Service,
+        stats: CommandStats,
         log: object,
         sample: Callable[[bytes], None],
     ) -> None:
@@ -373,8 +320,8 @@ class CommandFacts:
         Use the cache of a service, whose store is open, and its limits.
 
         Args:
-            service: A `Service`, which answers what commands ask.
-            stats: A `CommandStats`.
+            service: Answers what commands ask.
+            stats: Is added to.
             log: A `CommandLog`.
             sample: Gets one key in 64 of those that were read.
         """

@@ -65,6 +65,7 @@ vc_call_end vc_server_serve_call(vc_server *server, int64_t timeout_ns) {
     if (!c) return has_ended ? VC_CALLS_ENDED : VC_CALL_TIMEOUT;
     vc_home *home = c->home;
     server->call_ns = vc_monotonic_ns();
+    vc_server_take_change(server, VC_LOOPS_MAX);
     calls_run(c);
     server->call_ns = 0;
     pthread_mutex_lock(&server->mutex);

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Durations by order of magnitude, as in histogram.py. */
@@ -20,6 +21,12 @@ static inline void vc_count(uint64_t *counter, uint64_t more) {
 static inline void vc_observe(vc_durations *durations, int64_t ns) {
     vc_count(&durations->counts[ns > 0 ? 64 - __builtin_clzll((unsigned long long)ns) : 0], 1);
     vc_count(&durations->total_ns, (uint64_t)ns);
+}
+
+/* Add counters that another thread changes; both are structs of uint64_t, of so many bytes. */
+static inline void vc_add_counts(void *to, const void *from, size_t size) {
+    for (size_t i = 0; i < size / sizeof(uint64_t); i++)
+        ((uint64_t *)to)[i] += __atomic_load_n((const uint64_t *)from + i, __ATOMIC_RELAXED);
 }
 
 /* Whether a read that ended at a time is sampled: if a number made of it has none of the bits of the

@@ -123,17 +123,20 @@ struct vc_server {
     vc_home homes[VC_LOOPS_MAX];
     unsigned count;             /* of loops */
     _Atomic uint64_t held, reserved;    /* by all connections */
+    _Atomic uint64_t accept_error;
     uint64_t most_held;         /* since freed memory was given back; of the first loop */
     _Atomic uint64_t open[VC_PROTOCOLS], most[VC_PROTOCOLS];
     _Atomic bool is_in_ring;
     _Atomic int64_t drain_ns;   /* when the drain began; 0: not yet */
     _Atomic int64_t end_ns;     /* when all are closed */
+    pthread_mutex_t changing;   /* what `on_change` reads */
     pthread_mutex_t mutex;
     pthread_cond_t changed;     /* a loop has done what was asked for, or has ended */
     _Atomic int64_t call_ns;    /* when the present one has begun; 0: there is none */
     uint64_t asked, done[VC_LOOPS_MAX];     /* with the mutex, as the following */
     struct vc_queue calls;      /* connections that wait for one */
     vc_listed *listed;          /* is to have all connections; NULL: no list is asked for */
+    unsigned listed_protocol;
     size_t listed_count, listed_room;
     unsigned running;           /* loops */
 };
@@ -226,6 +229,8 @@ void vc_connection_called(vc_connection *c);
 void vc_calls_add(vc_connection *c);
 /* Take what it has done. */
 void vc_calls_take(vc_home *home);
+/* Let a loop, or the thread for calls, use what was changed. */
+void vc_server_take_change(vc_server *server, unsigned loop);
 /* Wait for `changed`, with the mutex, until a time. Returns false when it has come. */
 bool vc_server_wait(vc_server *server, int64_t until_ns);
 

@@ -51,12 +51,4 @@ static inline const uint8_t *vc_events_take(vc_events *events, size_t *length) {
     return taken;
 }
 
-/* Whether there are some. */
-static inline bool vc_events_are_there(vc_events *events) {
-    pthread_mutex_lock(&events->mutex);
-    bool are_there = events->used;
-    pthread_mutex_unlock(&events->mutex);
-    return are_there;
-}
-
 #endif

@@ -121,12 +121,10 @@ cdef extern from "hot_client.h" nogil:
     bint vc_hot_has_loop(vc_hot *hot)
     bint vc_hot_send(vc_hot *hot, const uint8_t *name, uint64_t expires_s,
                      const uint8_t *record, size_t length)
-    vc_hot_result vc_hot_asked(const vc_hot *hot, const uint8_t *name,
-                               const uint8_t **record, size_t *length)
     ctypedef struct vc_hot_counts:
         uint64_t gets, hits, stale, promotions, refused_gets, refused_sets
         vc_durations calls
-    void vc_hot_take_counts(vc_hot *hot, vc_hot_counts *counts)
+    void vc_hot_add_counts(const vc_hot *hot, vc_hot_counts *counts)
 
 
 cdef extern from "<stdatomic.h>" nogil:
@@ -210,7 +208,6 @@ cdef extern from "http.h" nogil:
     void vc_http_free(vc_http *http)
     void vc_http_change(vc_http *http, const vc_http_settings *settings)
     void vc_http_add_counts(const vc_http *http, vc_http_counts *counts)
-    bint vc_http_has_events(vc_http *http)
     const uint8_t *vc_http_take_events(vc_http *http, size_t *length)
 
 
@@ -230,7 +227,6 @@ cdef extern from "news.h" nogil:
         vc_events hot
     void vc_news_start(vc_news *news)
     void vc_news_wait(vc_news *news, int64_t timeout_ns)
-    void vc_news_tell(vc_news *news)
     void vc_news_end(vc_news *news)
     bint vc_news_take_due(vc_news *news)
     void vc_report_full(void *reporter) noexcept
@@ -263,16 +259,15 @@ cdef extern from "server.h" nogil:
         vc_hot **hots
         const char *application
         void (*on_change)(void *context, unsigned loop) noexcept
-        void (*on_tick)(void *context, unsigned loop) noexcept
         void *context
     ctypedef struct vc_protocol_figures:
         uint64_t accepted, open, most, idle, bytes_in, bytes_out
-        uint64_t turned_away, closed_for_room, closed_idle, closed_head, closed_transfer
+        uint64_t turned_away, closed_room, closed_idle, closed_head, closed_transfer
         uint64_t closed_for_memory, cut
     ctypedef struct vc_server_figures:
         vc_protocol_figures *protocols
-        uint64_t failed_accepts, accept_error, forwarded, cold
-        uint64_t waiting_for_disk, waiting_for_memory, held, reserved
+        uint64_t failed_accepts, forwarded, cold
+        uint64_t waiting_for_disk, waiting_for_memory, held, reserved, accept_error
     ctypedef struct vc_listed:
         int number
         bint is_idle
@@ -283,12 +278,12 @@ cdef extern from "server.h" nogil:
     vc_server *vc_server_new(const vc_server_config *config)
     void vc_server_free(vc_server *server)
     bint vc_server_start(vc_server *server)
-    void vc_server_change(vc_server *server)
+    void vc_server_begin_change(vc_server *server)
+    void vc_server_end_change(vc_server *server)
     void vc_server_set_ring(vc_server *server, bint is_in_ring)
     void vc_server_drain(vc_server *server, int64_t drain_ns)
-    void vc_server_begin_drain(vc_server *server, int64_t drain_ns)
     vc_call_end vc_server_serve_call(vc_server *server, int64_t timeout_ns)
-    size_t vc_server_list(vc_server *server, vc_listed *to, size_t room)
+    size_t vc_server_list(vc_server *server, unsigned protocol, vc_listed *to, size_t room)
     void vc_server_get_figures(vc_server *server, vc_server_figures *figures)
     int64_t vc_server_stalled_ns(vc_server *server)
 
@@ -366,10 +361,12 @@ cdef extern from "memcache.h" nogil:
         uint64_t value_size
         int64_t default_ttl, max_ttl, slow_ns, long_ns, sample_mask
         void (*on_events)(void *context) noexcept
+        void (*on_hot)(void *context, const uint8_t *key, size_t length,
+                       const vc_record *record) noexcept
+        void (*on_due)(void *context) noexcept
         void *context
-        void (*on_due)(void *due_context) noexcept
-        vc_mc_result (*ask)(void *due_context, vc_mc_asked *asked) noexcept
-        void *due_context
+        vc_mc_result (*ask)(void *ask_context, vc_mc_asked *asked) noexcept
+        void *ask_context
     ctypedef struct vc_mc_stream:
         vc_stream base
     ctypedef struct vc_mc_counts:
@@ -379,9 +376,9 @@ cdef extern from "memcache.h" nogil:
     ctypedef struct vc_mc_event:
         uint32_t length, key_length
         int name, result
-        bint is_sampled, is_hot, has_record, is_copy, wants_read, has_token
+        bint is_sampled, has_record, is_copy, wants_read, has_token
         int64_t started_ns, took_ns, read_ns, write_ns
-        uint64_t offset, size, expires_ms, bytes
+        uint64_t offset, size, bytes
         uint16_t volume
         const char *remote
         const char *key
@@ -391,9 +388,9 @@ cdef extern from "memcache.h" nogil:
     vc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
                           size_t *used, vc_out *out)
     void vc_mc_allow(vc_mc_stream *stream, const vc_mc_access *access)
+    uint64_t vc_mc_executed(const vc_mc *mc)
     void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts)
     const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length)
-    bint vc_mc_has_events(vc_mc *mc)
 
 
 cdef extern from "mc_protocol.h" nogil:

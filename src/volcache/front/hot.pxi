@@ -10,26 +10,31 @@ HOT_RESULTS = (
 
 
 cdef class HotClient:
-    cdef vc_hot *hot
+    cdef vc_hot *hots[16]       # of the loops
+    cdef readonly unsigned count
+    cdef vc_hot_counts seen
     cdef list addresses
     cdef size_t record_max
 
-    def __cinit__(self, addresses, *, double timeout, size_t record_max):
+    def __cinit__(self, addresses, *, double timeout, size_t record_max, unsigned loops=1):
         cdef bytearray array = bytearray(len(addresses) * sizeof(char *))
         cdef const char **texts = <const char **>PyByteArray_AS_STRING(array)
         self.addresses = [address.encode() for address in addresses]
         for i, address in enumerate(self.addresses):
             texts[i] = address
         self.record_max = record_max
-        self.hot = vc_hot_new(texts, len(addresses), <int64_t>(timeout * 1e9), record_max)
-        if self.hot is NULL:
-            raise MemoryError("no memory for the hot tier")
+        for i in range(<int>loops):
+            self.hots[i] = vc_hot_new(texts, len(addresses), <int64_t>(timeout * 1e9), record_max)
+            if self.hots[i] is NULL:
+                raise MemoryError("no memory for the hot tier")
+            self.count += 1
 
     def __dealloc__(self):
-        vc_hot_free(self.hot)
+        for i in range(<int>self.count):
+            vc_hot_free(self.hots[i])
 
     def server_of(self, bytes name not None):
-        return vc_hot_server_of(self.hot, name_of(name))
+        return vc_hot_server_of(self.hots[0], name_of(name))
 
     def get_command(self, bytes name not None):
         cdef char head[VC_HOT_HEAD_BYTES]
@@ -55,37 +60,39 @@ cdef class HotClient:
             return "found", (<const char *>reply.value)[: reply.value_length]
         return HOT_RESULTS[reply.result], None
 
-    def give(self, unsigned server, int fd):
-        vc_hot_give(self.hot, server, dup(fd))
+    def give(self, unsigned server, fds):
+        for i, fd in enumerate(fds):
+            vc_hot_give(self.hots[<int>i], server, dup(fd))
 
     def failure(self, unsigned server):
-        return HOT_RESULTS[vc_hot_take_failure(self.hot, server)]
+        cdef vc_hot_result found, first = VC_HOT_MORE
+        for i in range(<int>self.count):
+            found = vc_hot_take_failure(self.hots[i], server)
+            if first == VC_HOT_MORE:
+                first = found
+        return HOT_RESULTS[first]
 
     def has_loop(self):
-        return vc_hot_has_loop(self.hot)
+        return vc_hot_has_loop(self.hots[0])
 
     def send(self, bytes name not None, bytes record not None, uint64_t expires_s):
-        return vc_hot_send(self.hot, name_of(name), expires_s, data_of(record), len(record))
-
-    def asked(self, bytes name not None):
-        cdef const uint8_t *record
-        cdef size_t length
-        cdef vc_hot_result result = vc_hot_asked(self.hot, name_of(name), &record, &length)
-        if result == VC_HOT_FOUND:
-            return True, (<const char *>record)[:length]
-        return result == VC_HOT_ABSENT, None
+        return vc_hot_send(self.hots[0], name_of(name), expires_s, data_of(record), len(record))
 
     cdef take_counts(self, stats):
         cdef vc_hot_counts counts
-        vc_hot_take_counts(self.hot, &counts)
-        stats.gets += counts.gets
-        stats.hits += counts.hits
-        stats.stale += counts.stale
-        stats.promotions += counts.promotions
-        stats.refused += counts.refused_sets
-        if counts.refused_gets:
-            stats.failures["refused"] += counts.refused_gets
-        add_durations(stats.calls, &counts.calls)
+        cdef vc_hot_counts *seen = &self.seen
+        memset(&counts, 0, sizeof(counts))
+        for i in range(<int>self.count):
+            vc_hot_add_counts(self.hots[i], &counts)
+        stats.gets += counts.gets - seen.gets
+        stats.hits += counts.hits - seen.hits
+        stats.stale += counts.stale - seen.stale
+        stats.promotions += counts.promotions - seen.promotions
+        stats.refused += counts.refused_sets - seen.refused_sets
+        if counts.refused_gets != seen.refused_gets:
+            stats.failures["refused"] += counts.refused_gets - seen.refused_gets
+        add_new_durations(stats.calls, &counts.calls, &seen.calls)
+        seen[0] = counts
 
 
 cdef const uint8_t *name_of(bytes name) except NULL:

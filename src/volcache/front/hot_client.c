@@ -65,12 +65,9 @@ struct vc_hot {
     void *context;
     int64_t timeout_ns;
     size_t record_max;
-    _Atomic bool has_thread;
-    pthread_t thread;           /* of the loop */
     vc_alarm alarm;
     vc_hot_counts counts;
     /* During `on_get`. */
-    const call *asked;
     const uint8_t *record;      /* NULL: there is none */
     size_t record_length;
     /* Items of other threads. */
@@ -217,11 +214,9 @@ static call *take_first(server *s) {
 static void tell(vc_hot *hot, call *done, const uint8_t *item, size_t length) {
     vc_observe(&hot->counts.calls, vc_monotonic_ns() - done->started_ns);
     if (done->is_get && done->owner) {
-        hot->asked = done;
         hot->record = item ? item + VC_ITEM_BYTES : NULL;
         hot->record_length = item ? length - VC_ITEM_BYTES : 0;
         hot->on_get(hot->context, done->owner);
-        hot->asked = NULL;
     }
     free(done);
 }
@@ -279,7 +274,7 @@ bool vc_hot_get(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], void *owner) {
     added->is_get = true;
     added->owner = owner;
     s->out.used += vc_hot_write_get((char *)s->out.bytes + s->out.used, name);
-    hot->counts.gets++;
+    vc_count(&hot->counts.gets, 1);
     return true;
 }
 
@@ -290,22 +285,15 @@ void vc_hot_cancel(vc_hot *hot, const void *owner) {
             if (one->owner == owner) one->owner = NULL;
 }
 
-static bool is_loop(const vc_hot *hot) {
-    return hot->has_thread && pthread_equal(hot->thread, pthread_self());
-}
-
-static bool send_item(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
+static void send_item(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
                       const uint8_t *record, size_t length) {
     server *s = &hot->servers[vc_hot_server_of(hot, name)];
-    if (length > hot->record_max ||
-        !add_call(hot, s, name, VC_HOT_HEAD_BYTES + VC_ITEM_BYTES + length + 2))
-        return false;
+    if (!add_call(hot, s, name, VC_HOT_HEAD_BYTES + VC_ITEM_BYTES + length + 2)) return;
     s->out.used +=
         vc_hot_write_set((char *)s->out.bytes + s->out.used, name, expires_s, length);
     append(&s->out, name, VC_ITEM_BYTES);
     append(&s->out, record, length);
     append(&s->out, "\r\n", 2);
-    return true;
 }
 
 /* Give an item to the loop. */
@@ -325,7 +313,6 @@ bool vc_hot_has_loop(vc_hot *hot) { return hot->loop; }
 
 bool vc_hot_send(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
                  const uint8_t *record, size_t length) {
-    if (is_loop(hot)) return send_item(hot, name, expires_s, record, length);
     if (length > hot->record_max) return false;
     handed_item *handed = malloc(sizeof(handed_item) + length);
     if (!handed) return false;
@@ -353,13 +340,10 @@ static void take_handed(vc_hot *hot, bool sends) {
     }
 }
 
-vc_hot_result vc_hot_asked(const vc_hot *hot, const uint8_t name[VC_ITEM_BYTES],
-                           const uint8_t **record, size_t *length) {
-    if (!is_loop(hot) || !hot->asked || memcmp(hot->asked->name, name, VC_ITEM_BYTES))
-        return VC_HOT_MORE;
+bool vc_hot_asked(const vc_hot *hot, const uint8_t **record, size_t *length) {
     *record = hot->record;
     *length = hot->record_length;
-    return hot->record ? VC_HOT_FOUND : VC_HOT_ABSENT;
+    return hot->record;
 }
 
 /* Count a reply, and tell who waits for it. */
@@ -371,12 +355,12 @@ static void take_reply(vc_hot *hot, server *s, const vc_hot_reply *reply) {
         bool is_good = reply->value_length >= VC_ITEM_BYTES &&
                        !memcmp(reply->value, done->name, VC_ITEM_BYTES);
         if (is_good) item = reply->value;
-        counts->hits++;
-        counts->stale += !is_good;
+        vc_count(&counts->hits, 1);
+        if (!is_good) vc_count(&counts->stale, 1);
     }
-    counts->promotions += reply->result == VC_HOT_STORED;
+    if (reply->result == VC_HOT_STORED) vc_count(&counts->promotions, 1);
     if (reply->result == VC_HOT_REFUSED)
-        *(done->is_get ? &counts->refused_gets : &counts->refused_sets) += 1;
+        vc_count(done->is_get ? &counts->refused_gets : &counts->refused_sets, 1);
     tell(hot, done, item, reply->value_length);
 }
 
@@ -438,10 +422,6 @@ static void flush(vc_hot *hot, server *s) {
 /* --- What the loop calls --------------------------------------------------------------------------- */
 
 void vc_hot_settle(vc_hot *hot) {
-    if (!hot->has_thread) {
-        hot->thread = pthread_self();
-        hot->has_thread = true;
-    }
     for (unsigned i = 0; i < hot->server_count; i++) connect_given(hot, &hot->servers[i]);
     take_handed(hot, true);
     /* When one fails, those who wait go on, and may ask others. */
@@ -525,9 +505,8 @@ vc_hot_result vc_hot_take_failure(vc_hot *hot, unsigned number) {
     return (vc_hot_result)atomic_exchange(&hot->servers[number].failure, VC_HOT_MORE);
 }
 
-void vc_hot_take_counts(vc_hot *hot, vc_hot_counts *counts) {
-    *counts = hot->counts;
-    memset(&hot->counts, 0, sizeof(hot->counts));
+void vc_hot_add_counts(const vc_hot *hot, vc_hot_counts *counts) {
+    vc_add_counts(counts, &hot->counts, sizeof(*counts));
 }
 
 vc_hot *vc_hot_new(const char *const *addresses, unsigned count, int64_t timeout_ns,
@@ -565,7 +544,6 @@ void vc_hot_install(vc_hot *hot, vc_loop *loop, void (*on_get)(void *context, vo
     take_handed(hot, false);
     hot->on_get = on_get;
     hot->context = context;
-    hot->has_thread = false;
 }
 
 void vc_hot_free(vc_hot *hot) {

@@ -14,7 +14,7 @@
  * last one failed.
  *
  * Threads. The functions under "In a loop" are for the thread of the loop, which needs no lock
- * of Python, except those that say otherwise. Those above are for any thread: other threads wait
+ * of Python, except those that say otherwise. Each loop has a client of its own. Those above are for any thread: other threads wait
  * for replies on sockets of their own. */
 #ifndef VC_HOT_CLIENT_H
 #define VC_HOT_CLIENT_H
@@ -95,8 +95,8 @@ void vc_hot_give(vc_hot *hot, unsigned server, int fd);
 vc_hot_result vc_hot_take_failure(vc_hot *hot, unsigned server);
 /* Whether it serves a loop; any thread. */
 bool vc_hot_has_loop(vc_hot *hot);
-/* Let the loop send an item, soon if this is another thread. Returns false if it will not: the
- * server is down, or too much is to be sent. Any thread. */
+/* Let the loop send an item soon. Returns false if it will not: too much is to be sent, or there is
+ * no loop. Another thread. */
 bool vc_hot_send(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
                  const uint8_t *record, size_t length);
 
@@ -104,23 +104,22 @@ bool vc_hot_send(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expire
 bool vc_hot_get(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], void *owner);
 /* `on_get` is not called for an owner any more. */
 void vc_hot_cancel(vc_hot *hot, const void *owner);
-/* During `on_get`, for the item that was asked for: VC_HOT_FOUND with its record, or VC_HOT_ABSENT,
- * whatever the reason. Otherwise, and for any other item, VC_HOT_MORE. */
-vc_hot_result vc_hot_asked(const vc_hot *hot, const uint8_t name[VC_ITEM_BYTES],
-                           const uint8_t **record, size_t *length);
+/* During `on_get`: whether there is the item that was asked for, with its record. */
+bool vc_hot_asked(const vc_hot *hot, const uint8_t **record, size_t *length);
 
 /* Send what was asked for; before the loop waits. */
 void vc_hot_settle(vc_hot *hot);
 /* From now on, wait for no more than a second: the process stops. */
 void vc_hot_hurry(vc_hot *hot);
 
-/* Since the last call. */
+/* Since the start. */
 typedef struct {
     uint64_t gets, hits, stale, promotions;
     uint64_t refused_gets, refused_sets;
     vc_durations calls;
 } vc_hot_counts;
 
-void vc_hot_take_counts(vc_hot *hot, vc_hot_counts *counts);
+/* Add them; any thread. */
+void vc_hot_add_counts(const vc_hot *hot, vc_hot_counts *counts);
 
 #endif

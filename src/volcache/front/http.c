@@ -588,13 +588,8 @@ void vc_http_change(vc_http *http, const vc_http_settings *settings) {
 }
 
 void vc_http_add_counts(const vc_http *http, vc_http_counts *counts) {
-    const uint64_t *from = (const uint64_t *)&http->counts;
-    uint64_t *to = (uint64_t *)counts;
-    for (size_t i = 0; i < sizeof(*counts) / sizeof(*from); i++)
-        to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+    vc_add_counts(counts, &http->counts, sizeof(*counts));
 }
-
-bool vc_http_has_events(vc_http *http) { return vc_events_are_there(&http->events); }
 
 const uint8_t *vc_http_take_events(vc_http *http, size_t *length) {
     return vc_events_take(&http->events, length);

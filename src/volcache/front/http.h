@@ -132,7 +132,6 @@ void vc_http_free(vc_http *http);
 void vc_http_change(vc_http *http, const vc_http_settings *settings);
 /* Add what was counted since the start; any thread. */
 void vc_http_add_counts(const vc_http *http, vc_http_counts *counts);
-bool vc_http_has_events(vc_http *http);
 /* Return the events since the last call, one after the other; valid until the next call. Any one
  * thread. */
 const uint8_t *vc_http_take_events(vc_http *http, size_t *length);

@@ -28,7 +28,7 @@ static bool mc_protocol_call(void *caller, vc_stream *base, const char *data, si
         out.at && vc_mc_execute(mc, (vc_mc_stream *)base, data, length, used, &out) == VC_STEP_NEXT;
     *reply = (vc_reply){out.at, out.count ? out.parts->iov_len : 0};
     if (reply->length) memmove(out.at, out.parts->iov_base, reply->length);
-    mc->config.on_events(mc->config.context);
+    if (mc->config.slow_ns < 0) mc->config.on_events(mc->config.context);
     return is_good;
 }
 

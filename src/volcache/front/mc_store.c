@@ -74,7 +74,7 @@ static vc_step ask(vc_mc_run *run, vc_mc_asked *asked) {
     if (!config->ask) return VC_STEP_CALL;
     asked->remote = run->stream->base.remote;
     asked->key = run->command->key;
-    run->outcome.result = config->ask(config->due_context, asked);
+    run->outcome.result = config->ask(config->ask_context, asked);
     run->outcome.text = asked->text;
     if (asked->is_broken) run->stream->base.closes = true;
     vc_mc_result result = run->outcome.result;

@@ -36,7 +36,6 @@ static void add_event(const vc_mc_run *run, int64_t took_ns, bool is_sampled, si
         .name = run->command->name,
         .result = run->outcome.result,
         .is_sampled = is_sampled,
-        .is_hot = run->is_hot,
         .has_record = run->outcome.has_record,
         .is_copy = run->outcome.is_copy,
         .wants_read = reads && !rights->may_read,
@@ -47,7 +46,6 @@ static void add_event(const vc_mc_run *run, int64_t took_ns, bool is_sampled, si
         .write_ns = run->write_ns,
         .offset = record->offset,
         .size = record->size,
-        .expires_ms = record->expires_ms,
         .bytes = bytes,
         .volume = record->volume,
     };
@@ -65,9 +63,10 @@ static void count_command(const vc_mc_run *run, size_t bytes) {
     if (run->read_ns) vc_observe(&counts->reads, run->read_ns);
     if (run->write_ns) vc_observe(&counts->writes, run->write_ns);
     if (run->absent) vc_count(run->absent, 1);
+    vc_count(&counts->executed, 1);
     bool is_sampled = result == VC_MC_HIT && vc_is_sample(run->started_ns + took_ns,
                                                           (uint64_t)config->sample_mask);
-    if (is_sampled || run->is_hot || result == VC_MC_UNAUTHORIZED || took_ns > config->slow_ns ||
+    if (is_sampled || result == VC_MC_UNAUTHORIZED || took_ns > config->slow_ns ||
         took_ns > config->long_ns)
         add_event(run, took_ns, is_sampled, bytes);
 }
@@ -140,6 +139,7 @@ static void reply(const vc_mc_run *run) {
 
 /* Reply to a command that is executed, and do what follows. */
 static void finish(const vc_mc_run *run) {
+    const vc_mc_config *config = &run->mc->config;
     const vc_out *out = run->out;
     size_t before = out->used;
     unsigned parts = out->count;
@@ -147,7 +147,10 @@ static void finish(const vc_mc_run *run) {
     /* A gap before the reply makes it a part of its own. */
     size_t bytes = out->count > parts ? out->parts[parts].iov_len : out->used - before;
     if (!run->command->is_uncounted) count_command(run, bytes);
-    if (run->is_due) run->mc->config.on_due(run->mc->config.due_context);
+    if (run->is_hot)
+        config->on_hot(config->context, (const uint8_t *)run->command->key.at,
+                       run->command->key.length, &run->outcome.record);
+    if (run->is_due) config->on_due(config->context);
     end_command(run->stream, run->command, run->outcome.result);
 }
 
@@ -284,15 +287,14 @@ vc_mc *vc_mc_new(const vc_mc_config *config) {
 
 void vc_mc_free(vc_mc *mc) { free(mc); }
 
+uint64_t vc_mc_executed(const vc_mc *mc) {
+    return __atomic_load_n(&mc->counts.executed, __ATOMIC_RELAXED);
+}
+
 void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts) {
-    const uint64_t *from = (const uint64_t *)&mc->counts;
-    uint64_t *to = (uint64_t *)counts;
-    for (size_t i = 0; i < sizeof(*counts) / sizeof(*from); i++)
-        to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+    vc_add_counts(counts, &mc->counts, sizeof(*counts));
 }
 
 const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length) {
     return vc_events_take(&mc->events, length);
 }
-
-bool vc_mc_has_events(vc_mc *mc) { return vc_events_are_there(&mc->events); }

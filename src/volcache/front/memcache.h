@@ -127,14 +127,14 @@ typedef struct {
     int64_t slow_ns;            /* commands that took longer are events; -1: all are */
     int64_t long_ns;            /* likewise, and reads and writes */
     int64_t sample_mask;        /* hits, too, if a number from their time has none of these bits */
-    /* Events are to be drained, in this thread; may take Python's lock. */
+    /* As in `vc_http_config`. */
     void (*on_events)(void *context);
+    void (*on_hot)(void *context, const uint8_t *key, size_t length, const vc_record *record);
+    void (*on_due)(void *context);
     void *context;
-    /* What is due after a put is to be done, so that the next put is plain; likewise. */
-    void (*on_due)(void *due_context);
     /* Answers what only Python knows or does, for whoever may wait; NULL: this thread may not. */
-    vc_mc_result (*ask)(void *due_context, vc_mc_asked *asked);
-    void *due_context;
+    vc_mc_result (*ask)(void *ask_context, vc_mc_asked *asked);
+    void *ask_context;
 } vc_mc_config;
 
 /* One connection. */
@@ -165,6 +165,7 @@ typedef struct {
     vc_durations commands[VC_MC_NAMES][VC_MC_RESULTS];
     vc_durations reads, writes;     /* of the store */
     uint64_t absent, evicted, expired;  /* misses by reason */
+    uint64_t executed;              /* of all names and results; changed last */
 } vc_mc_counts;
 
 /* Something that Python is told. */
@@ -174,13 +175,12 @@ typedef struct {
     vc_mc_name name;
     vc_mc_result result;
     bool is_sampled;
-    bool is_hot;                /* the key is to be promoted */
     bool has_record;            /* then there is a position */
     bool is_copy;               /* it comes from the hot tier */
     bool wants_read, has_token; /* of UNAUTHORIZED: what was wanted, and whether with a token */
     int64_t started_ns, took_ns;    /* monotonic */
     int64_t read_ns, write_ns;  /* of the store; 0: none */
-    uint64_t offset, size, expires_ms;  /* of the record */
+    uint64_t offset, size;      /* of the record */
     uint64_t bytes;             /* of the reply */
     uint16_t volume;
     char remote[46];
@@ -196,10 +196,11 @@ vc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t 
                       size_t *used, vc_out *out);
 /* Let the client do what it may: at first, and whenever the tokens change. */
 void vc_mc_allow(vc_mc_stream *stream, const vc_mc_access *access);
+/* How many commands were counted; any thread. */
+uint64_t vc_mc_executed(const vc_mc *mc);
 /* Add what was counted since the start. */
 void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts);
 /* Return the events since the last call, one after the other; valid until the next call. */
 const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length);
-bool vc_mc_has_events(vc_mc *mc);
 
 #endif

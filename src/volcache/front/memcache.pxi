@@ -39,13 +39,6 @@ cdef int64_t python_machine_us(void *context) noexcept with gil:
     return (<CommandFacts>context).machine_ns() // 1000
 
 
-cdef void on_command_due(void *context) noexcept with gil:
-    try:
-        (<CommandFacts>context).catch_up()
-    except BaseException as error:
-        (<CommandFacts>context).log.failed(error)
-
-
 cdef vc_mc_result on_ask(void *context, vc_mc_asked *asked) noexcept with gil:
     facts = <CommandFacts>context
     try:
@@ -82,7 +75,8 @@ cdef vc_mc_access access_of(service):
 cdef class CommandFacts:
     """What the commands use, and what Python answers and learns."""
 
-    cdef object service, store, clock, machine_ns, stats, store_stats, log, sample, promote
+    cdef readonly object service, stats
+    cdef object store, clock, machine_ns, store_stats, log, sample
     cdef object kept  # what the last answer points to
     cdef Marks reads, won
     cdef Copies copies
@@ -108,11 +102,10 @@ cdef class CommandFacts:
         self.config.clocks = &self.clocks
         self.config.reads = self.reads.marks
         self.config.won = self.won.marks
-        self.copies, self.promote = cache.hot_keys, cache.promote
+        self.copies = cache.hot_keys
         if self.copies is not None:
             self.config.copies = self.copies.copies
-        self.config.on_due, self.config.ask = on_command_due, on_ask
-        self.config.due_context = <void *>self
+        self.config.ask, self.config.ask_context = on_ask, <void *>self
         self.config.key_size = limits.key_size
         self.config.value_size = limits.value_size
         self.config.default_ttl = limits.default_ttl
@@ -179,9 +172,12 @@ cdef class CommandFacts:
             key, value, types, given.stored_us, given.expires_ms, given.flags
         )
 
-    cdef catch_up(self):
-        with self.store.lock:
-            self.store.catch_up()
+    cdef take_figures(self, const vc_protocol_figures *now):
+        stats = self.stats
+        stats.bytes_in, stats.bytes_out = now.bytes_in, now.bytes_out
+        stats.connections, stats.connections_total = now.open, now.accepted
+        stats.connections_refused = now.turned_away
+        stats.connections_idle = now.closed_idle + now.closed_room
 
     cdef add_counts(self, const vc_mc_counts *counts):
         """Count what was counted since the last call; any thread with Python's lock."""
@@ -221,8 +217,6 @@ cdef class CommandFacts:
         cdef bytes key = event.key[: event.key_length]
         if event.is_sampled:
             self.sample(key)
-        if event.is_hot:
-            self.promote(key, event.expires_ms)
         if event.result == VC_MC_UNAUTHORIZED:
             self.service.refuse(
                 "read" if event.wants_read else "write",
@@ -268,6 +262,26 @@ cdef bytes taken(vc_out *out):
     return replies
 
 
+cdef void on_command_hot(
+    void *context, const uint8_t *key, size_t length, const vc_record *record
+) noexcept with gil:
+    try:
+        (<Commands>context).facts.service.cache.promote(
+            <bytes>(<const char *>key)[:length], record.expires_ms
+        )
+    except BaseException as error:
+        (<Commands>context).failure = error
+
+
+cdef void on_command_due(void *context) noexcept with gil:
+    try:
+        store = (<Commands>context).facts.store
+        with store.lock:
+            store.catch_up()
+    except BaseException as error:
+        (<Commands>context).failure = error
+
+
 cdef class Commands:
     """Executes commands for one connection at a time, without sockets."""
 
@@ -282,7 +296,8 @@ cdef class Commands:
     def __cinit__(self, CommandFacts facts not None, size_t room):
         cdef vc_mc_config config = facts.config
         self.facts = facts
-        config.on_events, config.context = on_command_events, <void *>self
+        config.on_events, config.on_hot = on_command_events, on_command_hot
+        config.on_due, config.context = on_command_due, <void *>self
         self.waiting = vc_mc_new(&config)
         config.ask = NULL
         self.mc = vc_mc_new(&config)

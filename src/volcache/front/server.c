@@ -49,7 +49,7 @@ static bool server_close_idle(vc_home *home, unsigned protocol) {
     vc_connection *c = TAILQ_FIRST(&home->by_state[protocol][VC_IDLE]);
     while (c && c->is_queued) c = TAILQ_NEXT(c, same_state);
     if (!c) return false;
-    vc_count(&home->figures.protocols[protocol].closed_for_room, 1);
+    vc_count(&home->figures.protocols[protocol].closed_room, 1);
     vc_connection_close_gently(c);
     return true;
 }
@@ -59,7 +59,7 @@ static void server_pause_accepting(vc_home *home, int error) {
     (void)server_watch_listeners(home, false);
     home->resume_ns = home->loop.now_ns + SERVER_ACCEPT_PAUSE_NS;
     vc_count(&home->figures.failed_accepts, 1);
-    __atomic_store_n(&home->figures.accept_error, (uint64_t)error, __ATOMIC_RELAXED);
+    home->server->accept_error = (uint64_t)error;
 }
 
 static void server_turn_away(vc_home *home, unsigned protocol, int fd) {
@@ -164,22 +164,27 @@ static bool server_is_empty(const vc_home *home) {
 /* Add the connections of a loop to the list that is asked for; with the mutex. */
 static void server_list_home(vc_home *home) {
     vc_server *server = home->server;
-    for (unsigned p = 0; p < VC_PROTOCOLS; p++) {
-        for (unsigned state = 0; state < VC_CLOSED; state++) {
-            vc_connection *c = TAILQ_FIRST(&home->by_state[p][state]);
-            for (; c; c = TAILQ_NEXT(c, same_state)) {
-                if (server->listed_count >= server->listed_room) return;
-                vc_listed *to = &server->listed[server->listed_count++];
-                const char *form = !c->port ? "%s"
-                                   : strchr(c->remote, ':') ? "tcp6:[%s]:%u" : "tcp:%s:%u";
-                *to = (vc_listed){c->watch.fd, state == VC_IDLE, c->idle_ns, ""};
-                snprintf(to->address, sizeof(to->address), form, c->remote, c->port);
-            }
+    for (unsigned state = 0; state < VC_CLOSED; state++) {
+        vc_connection *c = TAILQ_FIRST(&home->by_state[server->listed_protocol][state]);
+        for (; c; c = TAILQ_NEXT(c, same_state)) {
+            if (server->listed_count >= server->listed_room) return;
+            vc_listed *to = &server->listed[server->listed_count++];
+            const char *form = !c->port ? "%s"
+                               : strchr(c->remote, ':') ? "tcp6:[%s]:%u" : "tcp:%s:%u";
+            *to = (vc_listed){c->watch.fd, state == VC_IDLE, c->idle_ns, ""};
+            snprintf(to->address, sizeof(to->address), form, c->remote, c->port);
         }
     }
 }
 
-/* Do what `vc_server_change` asks for. */
+void vc_server_take_change(vc_server *server, unsigned loop) {
+    if (!server->config.on_change) return;
+    pthread_mutex_lock(&server->changing);
+    server->config.on_change(server->config.context, loop);
+    pthread_mutex_unlock(&server->changing);
+}
+
+/* Do what `server_ask` asks for. */
 static void server_answer(vc_home *home) {
     vc_server *server = home->server;
     pthread_mutex_lock(&server->mutex);
@@ -187,7 +192,7 @@ static void server_answer(vc_home *home) {
     bool is_due = server->done[home->number] < asked;
     pthread_mutex_unlock(&server->mutex);
     if (!is_due) return;
-    if (server->config.on_change) server->config.on_change(server->config.context, home->number);
+    vc_server_take_change(server, home->number);
     pthread_mutex_lock(&server->mutex);
     if (server->listed) server_list_home(home);
     server->done[home->number] = asked;
@@ -220,12 +225,10 @@ static void server_trim(vc_server *server) {
 }
 
 static void server_tick(vc_home *home) {
-    const vc_server_config *config = &home->server->config;
     home->tick_ns = home->loop.now_ns + SERVER_TICK_NS;
     vc_connections_tick(home);
     vc_connections_take_jobs(home);
     if (home->upstreams) home->bjoern_ns = vc_upstreams_stalled_since(home->upstreams);
-    if (config->on_tick) config->on_tick(config->context, home->number);
     if (!home->number) server_trim(home->server);
     if (home->resume_ns && home->loop.now_ns >= home->resume_ns) {
         home->resume_ns = 0;
@@ -313,6 +316,7 @@ vc_server *vc_server_new(const vc_server_config *config) {
     if (!server) return NULL;
     server->config = *config;
     STAILQ_INIT(&server->calls);
+    pthread_mutex_init(&server->changing, NULL);
     pthread_mutex_init(&server->mutex, NULL);
     pthread_condattr_init(&by_monotonic_clock);
     pthread_condattr_setclock(&by_monotonic_clock, CLOCK_MONOTONIC);
@@ -339,6 +343,7 @@ void vc_server_free(vc_server *server) {
 }
 
 bool vc_server_start(vc_server *server) {
+    for (unsigned i = 0; i < server->count; i++) vc_server_take_change(server, i);
     pthread_mutex_lock(&server->mutex);
     for (vc_home *home = server->homes; home < server->homes + server->count; home++) {
         bool is_started = !pthread_create(&home->thread, NULL, server_run, home);
@@ -363,7 +368,8 @@ static void server_wake_all(vc_server *server) {
     for (unsigned i = 0; i < server->count; i++) vc_loop_wake(&server->homes[i].loop);
 }
 
-void vc_server_change(vc_server *server) {
+/* Let each loop look for what is to be done; wait until all have, at most for a second. */
+static void server_ask(vc_server *server) {
     int64_t until_ns = vc_monotonic_ns() + SERVER_SECOND_NS;
     bool is_in_time = true;
     pthread_mutex_lock(&server->mutex);
@@ -374,13 +380,21 @@ void vc_server_change(vc_server *server) {
     pthread_mutex_unlock(&server->mutex);
 }
 
-size_t vc_server_list(vc_server *server, vc_listed *to, size_t room) {
+void vc_server_begin_change(vc_server *server) { pthread_mutex_lock(&server->changing); }
+
+void vc_server_end_change(vc_server *server) {
+    pthread_mutex_unlock(&server->changing);
+    server_ask(server);
+}
+
+size_t vc_server_list(vc_server *server, unsigned protocol, vc_listed *to, size_t room) {
     pthread_mutex_lock(&server->mutex);
     server->listed = to;
+    server->listed_protocol = protocol;
     server->listed_count = 0;
     server->listed_room = room;
     pthread_mutex_unlock(&server->mutex);
-    vc_server_change(server);
+    server_ask(server);
     pthread_mutex_lock(&server->mutex);
     server->listed = NULL;
     size_t count = server->listed_count;
@@ -396,7 +410,7 @@ void vc_server_begin_drain(vc_server *server, int64_t drain_ns) {
     if (!server->drain_ns || now_ns + drain_ns < server->end_ns) server->end_ns = now_ns + drain_ns;
     if (!server->drain_ns) server->drain_ns = now_ns;
     pthread_mutex_unlock(&server->mutex);
-    vc_server_change(server);
+    server_ask(server);
 }
 
 void vc_server_drain(vc_server *server, int64_t drain_ns) {
@@ -407,9 +421,7 @@ void vc_server_drain(vc_server *server, int64_t drain_ns) {
 }
 
 static void server_add_figures(const vc_home *home, vc_server_figures *to) {
-    const uint64_t *from = (const uint64_t *)&home->figures;
-    for (size_t i = 0; i < sizeof(*to) / sizeof(*from); i++)
-        ((uint64_t *)to)[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+    vc_add_counts(to, &home->figures, sizeof(*to));
     for (unsigned p = 0; p < VC_PROTOCOLS; p++) {
         to->protocols[p].idle += home->counts[p][VC_IDLE];
         to->waiting_for_disk += home->counts[p][VC_WAITING_FOR_DISK];
@@ -422,6 +434,7 @@ void vc_server_get_figures(vc_server *server, vc_server_figures *figures) {
     for (unsigned i = 0; i < server->count; i++)
         server_add_figures(&server->homes[i], figures);
     for (unsigned p = 0; p < VC_PROTOCOLS; p++) figures->protocols[p].open = server->open[p];
+    figures->accept_error = server->accept_error;
     figures->held = server->held;
     figures->reserved = server->reserved;
 }

@@ -41,10 +41,9 @@ typedef struct {
     vc_readers *readers;
     vc_hot *hots[VC_LOOPS_MAX]; /* NULL: the loop does not ask memcached */
     const char *application;    /* path of bjoern's socket; NULL: there is none */
-    /* Called by the thread of each loop, between two rounds, after `vc_server_change`. */
+    /* Let a loop use what was changed: before the start, and after a change by the thread of each
+     * loop, between two rounds. VC_LOOPS_MAX: the thread for calls, before each call. */
     void (*on_change)(void *context, unsigned loop);
-    /* Ten times a second, by the thread of each loop. */
-    void (*on_tick)(void *context, unsigned loop);
     void *context;
 } vc_server_config;
 
@@ -53,7 +52,7 @@ typedef struct {
     uint64_t accepted, open, most, idle;
     uint64_t bytes_in, bytes_out;
     uint64_t turned_away;       /* not accepted: there were too many */
-    uint64_t closed_for_room;   /* idle, because there were too many */
+    uint64_t closed_room;   /* idle, because there were too many */
     uint64_t closed_idle, closed_head, closed_transfer;     /* at the end of their time */
     uint64_t closed_for_memory; /* because too much was held */
     uint64_t cut;               /* at the end */
@@ -62,11 +61,12 @@ typedef struct {
 /* Since the start, except what is said to be present. */
 typedef struct {
     vc_protocol_figures protocols[VC_PROTOCOLS];
-    uint64_t failed_accepts, accept_error;  /* and errno of the last of them */
+    uint64_t failed_accepts;
     uint64_t forwarded;
     uint64_t cold;              /* reads by the threads */
     uint64_t waiting_for_disk, waiting_for_memory;  /* connections, at present */
     uint64_t held, reserved;    /* bytes, at present */
+    uint64_t accept_error;      /* errno of the last that failed */
 } vc_server_figures;
 
 /* A connection that is open. */
@@ -85,8 +85,10 @@ vc_server *vc_server_new(const vc_server_config *config);
 void vc_server_free(vc_server *server);
 /* Start the threads; returns false if there are none. */
 bool vc_server_start(vc_server *server);
-/* Let each loop call `on_change`; wait until all have, at most for a second. */
-void vc_server_change(vc_server *server);
+/* What `on_change` reads may be changed from the one to the other, by one thread at a time. The
+ * second waits until all loops have called it, at most for a second. */
+void vc_server_begin_change(vc_server *server);
+void vc_server_end_change(vc_server *server);
 /* In a ring, a wait is shorter than the patience of nginx. */
 void vc_server_set_ring(vc_server *server, bool is_in_ring);
 /* Accept nothing more, answer what has arrived, close idle connections; close all after a time.
@@ -98,9 +100,9 @@ void vc_server_begin_drain(vc_server *server, int64_t drain_ns);
 /* Wait for a request that may take long, at most for a time, and execute it; below 0: without a
  * limit. VC_CALLS_ENDED: there will be none. For one thread. */
 vc_call_end vc_server_serve_call(vc_server *server, int64_t timeout_ns);
-/* Write the first `room` connections of all loops; at most for a second. Returns how many. For one
+/* Write the first `room` connections of a protocol; at most for a second. Returns how many. For one
  * thread at a time. */
-size_t vc_server_list(vc_server *server, vc_listed *to, size_t room);
+size_t vc_server_list(vc_server *server, unsigned protocol, vc_listed *to, size_t room);
 void vc_server_get_figures(vc_server *server, vc_server_figures *figures);
 /* For how long the longest round of a loop has taken, no read was completed although there are some
  * to do, or bjoern makes no progress although requests wait for it; 0: all wait for clients. */

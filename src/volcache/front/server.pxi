@@ -10,6 +10,8 @@ from volcache.keys import QUERIES
 
 # In the order of `vc_method`.
 METHODS = ("OTHER", "GET", "HEAD", "PUT", "DELETE", "OTHER")
+# In the order of VC_HTTP, VC_MEMCACHED, VC_ADMIN.
+PROTOCOLS = ("http", "memcache", "admin")
 
 
 cdef class ContentTypes:
@@ -41,56 +43,56 @@ cdef add_new_durations(object histogram, const vc_durations *now, vc_durations *
     cdef vc_durations new
     cdef int i
     if now.total_ns == seen.total_ns:
-        return False
+        return
     for i in range(64):
         new.counts[i] = now.counts[i] - seen.counts[i]
     new.total_ns = now.total_ns - seen.total_ns
     seen[0] = now[0]
     add_durations(histogram, &new)
-    return True
 
 
-# What the loops use without the interpreter.
+# What the loops use without the interpreter. Executors and reporters are in the order of
+# protocols, with room for 16 loops each; the last ones belong to the thread for calls.
 cdef struct shared:
     vc_news news
-    # Of the loops, then those of the operator's address, which forward everything.
-    vc_reporter reporters[32]
-    vc_http *https[32]
-    vc_http_settings settings
+    vc_reporter reporters[49]
+    vc_http *https[48]
+    vc_mc_executor commands[17]
     atomic_bool is_ready, is_draining
+    # Changed between `vc_server_begin_change` and `vc_server_end_change`.
+    vc_http_settings settings
+    vc_mc_access access
+    int64_t commands_slow_ns
 
 
 cdef void on_change(void *context, unsigned loop) noexcept nogil:
     cdef shared *state = <shared *>context
-    vc_http_change(state.https[loop], &state.settings)
-
-
-cdef void on_tick(void *context, unsigned loop) noexcept nogil:
-    cdef shared *state = <shared *>context
-    if vc_http_has_events(state.https[loop]):
-        vc_news_tell(&state.news)
+    if state.https[loop] is not NULL:
+        vc_http_change(state.https[loop], &state.settings)
+    if state.commands[loop].mc is not NULL:
+        vc_mc_executor_change(&state.commands[loop], &state.access, state.commands_slow_ns)
 
 
 cdef class Server:
     cdef shared *state
     cdef vc_server *server
-    cdef unsigned loops, executors
+    cdef unsigned loops
     cdef Index index
     cdef Clock clock
     cdef ContentTypes types
     cdef Readers readers
     cdef Copies copies
     cdef HotClient hot
+    cdef CommandFacts commands
     cdef object taking, app, requests, store_stats, log, log_answer, hot_stats, promote
     cdef object answers, reads, writes
+    cdef dict served
     cdef bytes allow, application
     # What the loops may use still, after a change.
     cdef list kept
     cdef vc_http_counts seen
-    cdef vc_protocol_figures logged
-    cdef int64_t logged_ns
+    cdef uint64_t logged, executed
     cdef bint answers_itself, is_started
-    cdef unsigned limit
 
     def __cinit__(self):
         self.state = <shared *>calloc(1, sizeof(shared))
@@ -99,9 +101,8 @@ cdef class Server:
         vc_news_start(&self.state.news)
 
     def __init__(
-        self, app, types, *, unsigned loops, int listener, int admin_listener, application,
-        allow, log, log_answer, Readers readers, unsigned connections,
-        unsigned admin_connections, uint64_t memory, timeouts,
+        self, app, types, *, unsigned loops, served, application, allow, log, log_answer,
+        Readers readers, uint64_t memory, double transfer, CommandFacts commands,
     ):
         cdef vc_server_config config
         memset(&config, 0, sizeof(config))
@@ -117,53 +118,63 @@ cdef class Server:
         # Without a store, or with another clock, the loops answer nothing themselves.
         self.answers_itself = type(store.clock) is Clock
         self.clock = store.clock if self.answers_itself else Clock()
-        self.index, self.readers = readers.index, readers
+        self.index, self.readers, self.commands = readers.index, readers, commands
         self.copies, self.promote = app.cache.hot_keys, app.cache.promote
         self.hot = app.cache.hot_client
         self.kept, self.taking = [], Lock()
-        self.loops, self.limit, self.executors = loops, connections, 2 * loops
+        self.loops, self.served = loops, served
+        for i in range(<int>VC_LOOPS_MAX * 3 + 1):
+            self.state.reporters[i].news = &self.state.news
         self.make_executors(app)
-        config.loops = loops
-        head, idle, transfer = timeouts
-        served = (
-            (VC_HTTP, listener, connections, 0), (VC_ADMIN, admin_listener, admin_connections, loops)
-        )
-        for protocol, fd, most, first in served:
-            self.serve(&config, protocol, fd, first)
-            config.protocols[<int>protocol].connections = most
-            config.protocols[<int>protocol].head_ns = <int64_t>(head * 1e9)
-            config.protocols[<int>protocol].idle_ns = <int64_t>(idle * 1e9)
+        if commands is not None:
+            self.make_command_executors()
+        for name, (fd, connections, head, idle) in served.items():
+            self.serve(&config, PROTOCOLS.index(name), fd, connections, head, idle)
+        config.loops, config.memory = loops, memory
         config.transfer_ns = <int64_t>(transfer * 1e9)
-        config.memory = memory
         config.core, config.functions = self.index.core, functions
         config.readers = readers.readers
         if self.hot is not None:
             self.hot_stats = app.cache.hot_state().stats
-            config.hots[0] = self.hot.hot
+            for i in range(<int>min(loops, self.hot.count)):
+                config.hots[i] = self.hot.hots[i]
         self.application = application.encode()
-        config.application = self.application
-        config.on_change, config.on_tick, config.context = on_change, on_tick, self.state
+        if application:
+            config.application = self.application
+        config.on_change, config.context = on_change, self.state
         self.server = vc_server_new(&config)
         if self.server is NULL:
             raise MemoryError("no memory or descriptors for the loops")
 
-    cdef serve(self, vc_server_config *config, int protocol, int fd, int first):
-        for i in range(<int>config.loops):
-            config.protocols[protocol].executors[i] = self.state.https[first + i]
-        config.protocols[protocol].calls = &vc_http_protocol
-        if fd >= 0:
-            config.listeners[config.listener_count].fd = fd
-            config.listeners[config.listener_count].protocol = protocol
-            config.listener_count += 1
+    cdef serve(
+        self, vc_server_config *config, int protocol, int fd, unsigned connections, double head,
+        double idle,
+    ):
+        cdef vc_served *served = &config.protocols[protocol]
+        cdef vc_listening *listener = &config.listeners[config.listener_count]
+        for i in range(<int>self.loops):
+            if protocol == VC_MEMCACHED:
+                served.executors[i] = &self.state.commands[i]
+            else:
+                served.executors[i] = self.state.https[protocol * VC_LOOPS_MAX + i]
+        served.calls = &vc_mc_protocol if protocol == VC_MEMCACHED else &vc_http_protocol
+        served.caller = self.state.commands[<int>VC_LOOPS_MAX].mc
+        served.connections = connections
+        served.head_ns, served.idle_ns = <int64_t>(head * 1e9), <int64_t>(idle * 1e9)
+        listener.fd, listener.protocol = fd, protocol
+        config.listener_count += 1
 
     def __dealloc__(self):
+        # A thread that asks for figures may be late: so nothing is freed before.
         if self.state is NULL:
             return
         if self.server is not NULL:
-            with nogil:
+            with nogil:  # The threads may need the lock at their end.
                 vc_server_free(self.server)
-        for i in range(<int>self.executors):
+        for i in range(<int>VC_LOOPS_MAX * 3):
             vc_http_free(self.state.https[i])
+        for i in range(<int>VC_LOOPS_MAX + 1):
+            vc_mc_free(self.state.commands[i].mc)
         free(self.state)
 
     cdef make_executors(self, app):
@@ -184,12 +195,28 @@ cdef class Server:
         config.allow = self.allow
         config.on_events, config.on_hot = vc_report_full, vc_report_hot
         config.on_due = vc_report_due
-        for i in range(<int>self.executors):
-            self.state.reporters[i].news = &self.state.news
-            config.context = &self.state.reporters[i]
-            self.state.https[i] = vc_http_new(&config)
-            if self.state.https[i] is NULL:
-                raise MemoryError("no memory for the loops")
+        for name in ("http", "admin"):
+            for loop in range(self.loops if name in self.served else 0):
+                i = PROTOCOLS.index(name) * <int>VC_LOOPS_MAX + loop
+                config.context = &self.state.reporters[i]
+                self.state.https[i] = vc_http_new(&config)
+                if self.state.https[i] is NULL:
+                    raise MemoryError("no memory for the loops")
+
+    cdef make_command_executors(self):
+        """Create those of the loops, and the one of the thread for calls, which may ask."""
+        cdef vc_mc_config config = self.commands.config
+        config.on_events, config.on_hot = vc_report_full, vc_report_hot
+        config.on_due = vc_report_due
+        for i in (*range(self.loops), <int>VC_LOOPS_MAX):
+            config.context = &self.state.reporters[<int>(VC_MEMCACHED * VC_LOOPS_MAX) + i]
+            config.ask = NULL
+            if i == <int>VC_LOOPS_MAX:
+                config.context = &self.state.reporters[<int>VC_LOOPS_MAX * 3]
+                config.ask = self.commands.config.ask
+            self.state.commands[<int>i].mc = vc_mc_new(&config)
+            if self.state.commands[<int>i].mc is NULL:
+                raise MemoryError("no memory for the memcached protocol")
 
     def start(self):
         self.set_ready()
@@ -216,10 +243,13 @@ cdef class Server:
 
     def change(self, *, int64_t default_ttl, int64_t max_ttl, may_read, may_write, headers, origins):
         cdef vc_http_settings settings
+        cdef vc_mc_access access
+        cdef int64_t slow_ns = 0
         cdef vc_origin *array
         cdef bytearray origins_now = bytearray(len(origins) * sizeof(vc_origin))
         cdef Parts readable, writable
         memset(&settings, 0, sizeof(settings))
+        memset(&access, 0, sizeof(access))
         if max(map(len, [headers, *origins.values()])) >= VC_HTTP_MORE_BYTES:
             raise ValueError("the headers are too long")
         settings.origins = array = <vc_origin *>PyByteArray_AS_STRING(origins_now)
@@ -238,14 +268,15 @@ cdef class Server:
         settings.answers = self.answers_itself
         settings.default_ttl, settings.max_ttl = default_ttl, max_ttl
         settings.slow_ns = min(self.app.slow_ns, 2**62)
-        self.state.settings = settings
+        if self.commands is not None:
+            access = access_of(self.commands.service)
+            slow_ns = min(self.commands.log.threshold_ns, 2**62)
         vc_server_set_ring(self.server, ring is not None)
-        if not self.is_started:
-            for i in range(<int>self.loops):
-                on_change(self.state, i)
-            return
         with nogil:
-            vc_server_change(self.server)
+            vc_server_begin_change(self.server)
+            self.state.settings, self.state.access = settings, access
+            self.state.commands_slow_ns = slow_ns
+            vc_server_end_change(self.server)
 
     # --- What the loops tell ---
 
@@ -261,15 +292,18 @@ cdef class Server:
     def flush(self):
         with self.taking:
             self.take_counts()
-            for i in range(<int>self.executors):
-                self.take_events(i)
+            for i in range(<int>VC_LOOPS_MAX * 3):
+                if self.state.https[i] is not NULL:
+                    self.take_events(i)
+            if self.commands is not None:
+                self.take_commands()
             vc_news_end(&self.state.news)
-            self.log_limit()
+            self.log_limits()
             self.set_ready()
 
     def work(self):
         self.flush()
-        for i in range(<int>self.loops):
+        for i in range(<int>VC_LOOPS_MAX * 3 + 1):
             self.take_hot(i)
         if vc_news_take_due(&self.state.news):
             self.catch_up()
@@ -284,8 +318,9 @@ cdef class Server:
         cdef vc_http_counts *seen = &self.seen
         cdef int i
         memset(&counts, 0, sizeof(counts))
-        for i in range(<int>self.executors):
-            vc_http_add_counts(self.state.https[i], &counts)
+        for i in range(<int>VC_LOOPS_MAX * 3):
+            if self.state.https[i] is not NULL:
+                vc_http_add_counts(self.state.https[i], &counts)
         self.requests.bytes_in += counts.bytes_in - seen.bytes_in
         self.requests.bytes_out += counts.bytes_out - seen.bytes_out
         self.store_stats.absent_reads += counts.absent - seen.absent
@@ -301,18 +336,44 @@ cdef class Server:
         if self.hot is not None:
             self.hot.take_counts(self.hot_stats)
 
-    cdef take_events(self, int loop):
+    cdef take_commands(self):
+        cdef vc_mc_counts counts
+        cdef vc_server_figures figures
+        cdef size_t length
+        cdef const uint8_t *events
+        cdef uint64_t executed = 0
+        cdef vc_mc *mc
+        cdef int i
+        vc_server_get_figures(self.server, &figures)
+        self.commands.take_figures(&figures.protocols[<int>VC_MEMCACHED])
+        for i in range(<int>VC_LOOPS_MAX + 1):
+            mc = self.state.commands[i].mc
+            if mc is NULL:
+                continue
+            executed += vc_mc_executed(mc)
+            events = vc_mc_take_events(mc, &length)
+            self.commands.take_events(events, length)
+        if executed == self.executed:
+            return
+        self.executed = executed
+        memset(&counts, 0, sizeof(counts))
+        for i in range(<int>VC_LOOPS_MAX + 1):
+            if self.state.commands[i].mc is not NULL:
+                vc_mc_add_counts(self.state.commands[i].mc, &counts)
+        self.commands.add_counts(&counts)
+
+    cdef take_events(self, int number):
         cdef size_t length, at = 0
-        cdef const uint8_t *events = vc_http_take_events(self.state.https[loop], &length)
+        cdef const uint8_t *events = vc_http_take_events(self.state.https[number], &length)
         cdef const vc_http_event *event
         while at < length:
             event = <const vc_http_event *>(events + at)
             at += event.length
             self.take_event(event)
 
-    cdef take_hot(self, int loop):
+    cdef take_hot(self, int number):
         cdef size_t length, at = 0
-        cdef const uint8_t *events = vc_events_take(&self.state.reporters[loop].hot, &length)
+        cdef const uint8_t *events = vc_events_take(&self.state.reporters[number].hot, &length)
         cdef const vc_hot_event *event
         while at < length:
             event = <const vc_hot_event *>(events + at)
@@ -351,51 +412,80 @@ cdef class Server:
                 event.took_ns, event.ended_us, source,
             )
 
-    cdef log_limit(self):
-        """Log at most once in ten seconds that there are too many connections."""
+    cdef log_limits(self):
+        """Let the log have what has become of connections, until all of it is written."""
         cdef vc_server_figures figures
-        cdef vc_protocol_figures *http = &figures.protocols[0]
-        cdef int64_t now_ns = monotonic_ns()
+        cdef vc_protocol_figures *of
+        cdef uint64_t happened
+        cdef int i
         vc_server_get_figures(self.server, &figures)
-        closed = http.closed_for_room - self.logged.closed_for_room
-        turned_away = http.turned_away - self.logged.turned_away
-        if not closed and not turned_away or now_ns - self.logged_ns < 10_000_000_000:
-            return
-        self.logged, self.logged_ns = http[0], now_ns
-        self.log.full(http.open, closed, turned_away)
+        happened = figures.failed_accepts
+        for i in range(3):
+            of = &figures.protocols[i]
+            happened += of.closed_room + of.turned_away + of.closed_for_memory
+        if happened != self.logged and self.log.figures(
+            {name: self.figures(name) for name in self.served}
+        ):
+            self.logged = happened
+
+    # --- Calls ---
+
+    def serve_call(self, double timeout):
+        cdef vc_call_end found
+        cdef int64_t timeout_ns = <int64_t>(timeout * 1e9)
+        with nogil:
+            found = vc_server_serve_call(self.server, timeout_ns)
+        return found == VC_CALLS_ENDED
 
     # --- Figures, and the end ---
 
-    def stats(self):
+    def figures(self, name):
         cdef vc_server_figures figures
         vc_server_get_figures(self.server, &figures)
-        found = <dict>figures.protocols[0]
+        found = <dict>figures.protocols[<int>PROTOCOLS.index(name)]
         return found | {
-            "limit": self.limit,
+            "limit": self.served[name][1],
             "waiting_bodies": figures.waiting_for_memory,
             "waiting_reads": figures.waiting_for_disk,
             "body_bytes": figures.reserved,
+            "held": figures.held,
             "cold_reads": figures.cold,
-            "closed_room": figures.protocols[0].closed_for_room,
+            "failed_accepts": figures.failed_accepts,
+            "accept_error": figures.accept_error,
         }
+
+    def connections(self, name):
+        cdef unsigned protocol = PROTOCOLS.index(name)
+        cdef vc_server_figures figures
+        vc_server_get_figures(self.server, &figures)
+        cdef size_t count, room = figures.protocols[protocol].open
+        cdef bytearray data = bytearray(room * sizeof(vc_listed))
+        cdef vc_listed *found = <vc_listed *>PyByteArray_AS_STRING(data)
+        with nogil:
+            count = vc_server_list(self.server, protocol, found, room)
+        now_ns = monotonic_ns()
+        return [
+            (
+                found[i].number, (<const char *>found[i].address).decode("ascii"),
+                found[i].is_idle, (now_ns - found[i].used_ns) / 1e9,
+            )
+            for i in range(count)
+        ]
 
     def stalled_seconds(self):
         return vc_server_stalled_ns(self.server) / 1e9
 
     def drain(self, double seconds):
         cdef int64_t drain_ns = <int64_t>(seconds * 1e9)
+        cdef vc_server_figures figures
         self.state.is_draining = True
         if self.is_started:
             with nogil:
                 vc_server_drain(self.server, drain_ns)
         self.is_started = False
         self.flush()
-        return self.cut()
-
-    cdef cut(self):
-        cdef vc_server_figures figures
         vc_server_get_figures(self.server, &figures)
-        return figures.protocols[<int>VC_HTTP].cut + figures.protocols[<int>VC_ADMIN].cut
+        return sum(figures.protocols[i].cut for i in range(3))
 
 
 cdef answer_of(int number):

@@ -170,9 +170,8 @@ void vc_connection_on_copy(void *context, void *owner) {
     vc_home *home = context;
     vc_connection *c = owner;
     vc_hot *hot = home->server->config.hots[home->number];
-    vc_hot_result found =
-        vc_hot_asked(hot, c->stream->item, &c->stream->copy, &c->stream->copy_length);
-    c->stream->hot = found == VC_HOT_FOUND ? VC_COPY_FOUND : VC_COPY_ABSENT;
+    bool is_found = vc_hot_asked(hot, &c->stream->copy, &c->stream->copy_length);
+    c->stream->hot = is_found ? VC_COPY_FOUND : VC_COPY_ABSENT;
     turn_resume(c, VC_WAITED_HOT);
 }
 

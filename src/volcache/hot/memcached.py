@@ -66,9 +66,6 @@ class MemcachedTier:
     def get(self, key: bytes) -> bytes | None:
         """Return the copy of a key; None if there is none or its server is down."""
         name = self.keys.name(key)
-        was_asked, copy = self.client.asked(name)
-        if was_asked:
-            return copy
         item = self._ask(name)
         if item is None:
             return None

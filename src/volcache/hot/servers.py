@@ -7,9 +7,8 @@ bypassed, and another thread reconnects: after half a second, then after 1, 2, 4
 seconds. So only that thread ever resolves a name, connects, or waits for a server that
 hangs.
 
-A server that is up has two connections: one for the loop that answers HTTP, which never
-waits and is in C (`HotClient`), and one for all other threads. When either fails, both are
-opened again.
+A server that is up has one connection for each loop, which never waits and is in C
+(`HotClient`), and one for all other threads. When one fails, all are opened again.
 
 Threads: a call in a thread that may wait has the lock of its server. Another thread waits
 for it no longer than the time-out: together with its own call,
@@ -27,6 +26,7 @@ import logging
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from volcache.background import Background
@@ -240,9 +240,13 @@ class Server:
             if self._socket is not None or time.monotonic() < self._probe_at:
                 return
         try:
-            with self._connect() as for_loop:
+            with ExitStack() as closing:
+                for_loops = [
+                    closing.enter_context(self._connect())
+                    for _ in range(self._client.count)
+                ]
                 opened = self._connect()
-                self._client.give(self._number, for_loop.fileno())
+                self._client.give(self._number, [one.fileno() for one in for_loops])
         except (OSError, _ProtocolError) as error:
             with self._lock:
                 self._mark_down(_kind_of(error))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from volcache.histogram import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 @dataclass(slots=True)
@@ -107,20 +107,21 @@ class HotCalls(Protocol):
             name: Of the item that was asked for; None: one was sent.
         """
 
-    def give(self, server: int, fd: int) -> None:
-        """Let the loop use a copy of a socket, in place of the one it has."""
+    @property
+    def count(self) -> int:
+        """The number of loops."""
+
+    def give(self, server: int, fds: Sequence[int]) -> None:
+        """Let each loop use a copy of a socket, in place of the one it has."""
 
     def failure(self, server: int) -> str:
-        """Return why the connection of the loop has failed since; empty: it has not."""
+        """Return why the connection of a loop has failed since; empty: none has."""
 
     def has_loop(self) -> bool:
-        """Whether there is a loop that sends items."""
+        """Whether the loops send items."""
 
     def send(self, name: bytes, record: bytes, expires_s: int) -> bool:
-        """Let the loop send an item, from any thread; False: it cannot."""
-
-    def asked(self, name: bytes) -> tuple[bool, bytes | None]:
-        """Return whether the loop has asked for an item for this request; the record."""
+        """Let a loop send an item; False: it cannot."""
 
 
 class HotTier(Protocol):

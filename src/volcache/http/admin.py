@@ -78,7 +78,6 @@ class Admin:
         key_size: int = 1024,
         metrics_volumes: bool = False,
         reload: Callable[[], str] | None = None,
-        stalled: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """
         Serve the paths of one instance.
@@ -96,9 +95,10 @@ class Admin:
             metrics_volumes: Show the metrics of each volume to Prometheus.
             reload: Reads the settings again, and returns a line or raises `ConfigError`;
                 by default there is no such path.
-            stalled: Returns for how many seconds the memcached protocol has not got on.
         """
-        self._cache, self._stalled = cache, stalled
+        self._cache = cache
+        # For how many seconds the memcached protocol has not got on.
+        self.stalled: Callable[[], float] = lambda: 0.0
         self.set_access(token, hosts)
         stats = status.requests if status else RequestStats()
         refusals = refusals or Refusals(stats.refused)
@@ -202,7 +202,7 @@ class Admin:
         return text_response(HTTPStatus.OK, "flushed")
 
     def _healthy(self) -> Response:
-        seconds = self._stalled()
+        seconds = self.stalled()
         if seconds < _STALL_SECONDS_MAX:
             return text_response(HTTPStatus.OK, "ok")
         return text_response(

@@ -64,7 +64,8 @@ class Entrance:
         """Answer one request, without `front`."""
         if self.loops is None:
             return self._app(environ, start_response)
-        self.loops.flush()  # The application may be asked for the counters.
+        if environ.get("PATH_INFO", "").startswith(RESERVED_PREFIX):
+            self.loops.flush()  # The application may be asked for the counters.
         body = self._app(environ, start_response)
         self.loops.set_ready()
         return body

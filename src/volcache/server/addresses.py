@@ -25,7 +25,9 @@ class Addresses(NamedTuple):
     memcache: ListeningSocket | None
 
     def log_started(self) -> None:
-        """Log where HTTP is served."""
+        """Log where clients are served."""
+        if self.memcache is not None:
+            _logger.info("memcache.started address=%s", self.memcache.name)
         if self.admin is not None:
             _logger.info("admin.started address=%s", self.admin.name)
         if self.http is not None:

@@ -1,10 +1,11 @@
 """
-The front: loops in C that serve clients, and bjoern behind them.
+The front: loops in C that serve clients of both protocols, and bjoern behind them.
 
 The loops answer what clients usually send, without Python; `front/http.h` says what. They
-forward the other requests to bjoern, which runs unmodified in a thread of its own and
-listens on a Unix socket that only this process can reach. A third thread works for the
-loops: it takes what they have counted and recorded, and promotes hot keys.
+forward other requests to bjoern, which runs unmodified in a thread of its own and listens
+on a Unix socket that only this process can reach. Another thread works for the loops: it
+takes what they have counted and recorded, and promotes hot keys. With memcached clients,
+one more executes what may take long (`memcache/caller.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import socket
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -28,6 +30,8 @@ from volcache.http.app import ALLOW
 from volcache.http.content_types import TYPES
 from volcache.http.cors import header_lines
 from volcache.http.entrance import ADMIN
+from volcache.memcache.caller import Caller
+from volcache.server.connection_log import ConnectionLog
 from volcache.server.signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from volcache.access import Access
-    from volcache.front import Readers
+    from volcache.front import CommandFacts, Readers
     from volcache.http.app import App
     from volcache.http.cors import CorsHeaders
     from volcache.server.addresses import Addresses
@@ -66,20 +70,8 @@ class Timeouts(NamedTuple):
 
     head: float  # from the first byte of a request's head to its end
     idle: float  # without a request
-    transfer: float  # without progress of a body or of an answer
-
-
-class _Log:
-    """The `ServerLog`: writes events."""
-
-    def full(self, open_: int, closed_idle: int, turned_away: int) -> None:
-        """Log that there were too many connections."""
-        _logger.warning(
-            "connections.full open=%d closed_idle=%d turned_away=%d",
-            open_,
-            closed_idle,
-            turned_away,
-        )
+    transfer: float  # without progress of a body, a command or an answer
+    memcache_idle: float = 0.0  # without a command
 
 
 def raise_descriptor_limit() -> None:
@@ -189,7 +181,7 @@ class Application:
 
 
 class Front:
-    """Serves HTTP; every method is for the main thread, unless it says otherwise."""
+    """Serves clients; every method is for the main thread, unless it says otherwise."""
 
     def __init__(  # noqa: PLR0913 - The parts, by keyword.
         self,
@@ -201,6 +193,7 @@ class Front:
         readers: Readers,
         connections: int,
         memory: int,
+        commands: CommandFacts | None = None,
         log_answer: Callable[..., None] | None = None,
     ) -> None:
         """
@@ -208,33 +201,48 @@ class Front:
 
         Args:
             app: Defines every answer; its counters are those of the loops, too.
-            addresses: Where HTTP is served; the caller's.
+            addresses: Where clients are served; the caller's.
             threads: Loops.
             timeouts: Of connections.
             readers: Read records which are not in memory.
-            connections: The most that are open; see `connections_max`.
+            connections: The most of each protocol; see `connections_max`.
             memory: Bytes that are held for clients; at least the largest body.
+            commands: What commands of memcached clients use; None without such clients.
             log_answer: Called for each answer of the loops: `AccessLog.add_native`.
         """
         self._addresses = addresses
-        http, admin = addresses.http, addresses.admin
-        self._application = Application()
+        http, admin, memcache = addresses.http, addresses.admin, addresses.memcache
+        head, idle, transfer, memcache_idle = timeouts
+        served: dict[str, tuple[int, int, float, float]] = {}
+        if http is not None:
+            served["http"] = http.fileno(), connections, head, idle
+        if memcache is not None:
+            fd = memcache.socket.fileno()
+            served["memcache"] = fd, connections, 0, memcache_idle
+        if admin is not None:
+            served["admin"] = admin.socket.fileno(), _ADMIN_CONNECTIONS, head, idle
+        has_http = http is not None or admin is not None
+        self._application = Application() if has_http else None
         self.loops = Server(
             app,
             TYPES,
             loops=threads,
-            listener=http.fileno() if http else -1,
-            admin_listener=admin.socket.fileno() if admin else -1,
-            admin_connections=_ADMIN_CONNECTIONS,
-            application=self._application.path,
+            served=served,
+            application=self._application.path if self._application else "",
             allow=ALLOW[1],
-            log=_Log(),
+            log=ConnectionLog(),
             log_answer=log_answer,
             readers=readers,
-            connections=connections,
             memory=memory,
-            timeouts=timeouts,
+            transfer=transfer,
+            commands=commands,
         )
+        self._caller: Caller | None = None
+        if commands is not None:
+            self._caller = Caller(commands.service, self.loops.serve_call)
+            commands.stats.flush = self.loops.flush
+            of_clients = partial(self.loops.connections, "memcache")
+            commands.service.statistics.connections = of_clients
         self._has_ended = threading.Event()
         self._worker = Background("front", self._work, self._has_ended.is_set)
         self._pulse: Callable[[], None] | None = None
@@ -246,8 +254,9 @@ class Front:
         """
         Answer by other settings, from the next request on; any thread.
 
-        Also takes over `slow_ns` and `ring` of the application. Nothing is answered by the
-        loops themselves before the first call.
+        Also takes over `slow_ns` and `ring` of the application, and what the service and
+        the log of the commands have. Before the first call, the loops forward each request
+        and allow no command.
 
         Args:
             default_ttl: Seconds that values live; 0 = they do not expire.
@@ -273,13 +282,25 @@ class Front:
 
     def start(self, app: WSGIApplication) -> None:
         """Serve clients; `app` is called for the requests that the loops forward."""
-        self._application.start(app)
+        if self._application is not None:
+            self._application.start(app)
         self._worker.start()
         self.loops.start()
+        if self._caller is not None:
+            self._caller.start()
 
     def stalled_seconds(self) -> float:
-        """Return for how long a loop, all reads, or bjoern have not got on; any thread."""
-        return self.loops.stalled_seconds()
+        """Return for how long a loop, all reads, bjoern or a call have not got on."""
+        return max(self.loops.stalled_seconds(), self.calls_stalled_seconds())
+
+    def calls_stalled_seconds(self) -> float:
+        """Return for how long calls of memcached clients have not got on; any thread."""
+        return self._caller.stalled_seconds() if self._caller else 0.0
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether calls of memcached clients raise, because of a bug; any thread."""
+        return self._caller is not None and self._caller.is_failing
 
     def drain(self, seconds: float) -> int:
         """
@@ -294,11 +315,11 @@ class Front:
         Returns:
             How many connections were cut.
         """
-        http, is_inherited, admin, _ = self._addresses
+        http, is_inherited, *others = self._addresses
         if http is not None and not is_inherited:
             http.shutdown(socket.SHUT_RDWR)
-        if admin is not None:
-            admin.socket.shutdown(socket.SHUT_RDWR)
+        for other in filter(None, others):
+            other.socket.shutdown(socket.SHUT_RDWR)
         return self.loops.drain(seconds)
 
     def close(self) -> None:
@@ -307,7 +328,10 @@ class Front:
         self._has_ended.set()
         if self._worker.is_alive():
             self._worker.join()
-        self._application.close(_CLOSE_SECONDS)
+        if self._caller is not None:
+            self._caller.join()
+        if self._application is not None:
+            self._application.close(_CLOSE_SECONDS)
 
     def _work(self) -> None:
         """Wait for something that the loops ask for, and do it."""

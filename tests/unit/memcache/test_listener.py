@@ -1,4 +1,4 @@
-"""listener.py and mc_protocol.c: turns, limits and the end of connections; sockets.py."""
+"""Memcached clients of a front: turns, limits, the end of connections; sockets.py."""
 
 from __future__ import annotations
 
@@ -22,30 +22,36 @@ from support.tables import rows
 from support.waiting import wait_until
 from volcache.access import Access
 from volcache.errors import ListenError
-from volcache.front import Readers
+from volcache.front import CommandFacts, Readers
+from volcache.http.app import App, RequestLimits
+from volcache.http.cors import CorsHeaders
 from volcache.memcache.command_log import CommandLog
-from volcache.memcache.listener import ConnectionLimits, Listener
 from volcache.memcache.sockets import ListeningSocket
 from volcache.monitoring.commands import CommandStats
+from volcache.server.addresses import Addresses
+from volcache.server.front import Front, Timeouts
 
 
 class Case:
-    """A running listener; a function is called before each report of statistics."""
+    """A running front; a function is called before each report of statistics."""
 
     def __init__(
         self,
         talk: Talk,
         listening: ListeningSocket,
         readers: Readers,
+        *,
         threads: int = 1,
-        **limits: Any,
+        connections: int = 100,
+        memory: int = 40 << 20,
+        **times: float,
     ) -> None:
         """Prepare it."""
-        self._stats = talk.stats
         self.reports: list[bytes] = []
         self.sampled: list[bytes] = []
         self.hook: Callable[[bytes], object] = lambda _: None
         self.address = listening.socket.getsockname()
+        self.talk = talk
         report = talk.service.report
 
         def hooked(argument: bytes) -> bytes | None:
@@ -54,22 +60,33 @@ class Case:
             return report(argument)
 
         talk.service.report = hooked  # type: ignore[method-assign]
-        self.listener = Listener(
-            listening,
-            talk.service,
-            limits=ConnectionLimits(**{"connections": 100, **limits}),
-            readers=readers,
+        log = CommandLog(0, lambda _: (0, 0))
+        limits = RequestLimits(key_size=250, value_size=1000)
+        self.front = Front(
+            App(talk.service.cache, limits),
+            addresses=Addresses(
+                http=None, is_inherited=False, admin=None, memcache=listening
+            ),
             threads=threads,
-            stats=talk.stats,
-            log=CommandLog(0, lambda _: (0, 0)),
-            sample=self.sampled.append,
+            timeouts=Timeouts(**{"head": 0, "idle": 0, "transfer": 60} | times),
+            readers=readers,
+            connections=connections,
+            memory=memory,
+            commands=CommandFacts(talk.service, talk.stats, log, self.sampled.append),
         )
+        self.change(Access())
+
+    def change(self, access: Access) -> None:
+        """Let these tokens be in effect."""
+        self.talk.service.change(access, may_flush=False)
+        cors = CorsHeaders(())
+        self.front.change(default_ttl=0, max_ttl=0, access=access, cors=cors)
 
     @property
     def stats(self) -> CommandStats:
         """What was counted so far."""
-        self._stats.flush()
-        return self._stats
+        self.talk.stats.flush()
+        return self.talk.stats
 
     def client(self) -> RawClient:
         """Connect."""
@@ -87,20 +104,18 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
 def running(
     talk: Talk, pulse: Callable[[], None] | None = None, **limits: Any
 ) -> Iterator[Case]:
-    """Run a listener with these limits."""
+    """Run a front with these limits."""
     readers = Readers(talk.store.index, threads=1)
-    case = Case(
-        talk, ListeningSocket("127.0.0.1:0", "memcache_listen"), readers, **limits
-    )
-    if pulse is not None:
-        case.listener.set_pulse(0.01, pulse)
-    case.listener.start()
-    try:
-        yield case
-    finally:
-        case.listener.drain(0)
-        case.listener.close()
-        readers.close()
+    with closing(ListeningSocket("127.0.0.1:0", "memcache_listen")) as listening:
+        case = Case(talk, listening, readers, **limits)
+        if pulse is not None:
+            case.front.set_pulse(0.01, pulse)
+        case.front.start(lambda _environ, _start: [])
+        try:
+            yield case
+        finally:
+            case.front.close()
+            readers.close()
 
 
 def test_clients_take_turns(talk: Talk) -> None:
@@ -155,7 +170,7 @@ def test_bug_closes_its_connection_only(
 def test_slow_clients_are_ended_and_idle_ones_are_not(talk: Talk) -> None:
     """One that sends no more, and one that makes progress all the time, but little."""
     # Longer than the time until the first look.
-    with running(talk, transfer_seconds=1.1) as case, ExitStack() as stack:
+    with running(talk, transfer=1.1) as case, ExitStack() as stack:
         clients = [stack.enter_context(case.client()) for _ in range(5)]
         idle, partial, slow, *skipped = clients
         partial.send(b"set key 0 0 10\r\nabc")
@@ -182,7 +197,7 @@ def test_slow_clients_are_ended_and_idle_ones_are_not(talk: Talk) -> None:
 
 def test_memory_of_all_incomplete_commands_is_limited(talk: Talk) -> None:
     """The one without progress for the longest time is closed."""
-    with running(talk, held_bytes=4000) as case, ExitStack() as stack:
+    with running(talk, memory=4000) as case, ExitStack() as stack:
         clients = []
         for _ in range(8):
             client = stack.enter_context(case.client())
@@ -229,7 +244,7 @@ def test_the_oldest_idle_connection_gives_way(talk: Talk) -> None:
 @pytest.mark.slow
 def test_idle_connections_are_closed_after_their_time(talk: Talk) -> None:
     """Not one that uses it, nor one in the middle of a command."""
-    with running(talk, idle_seconds=1.5) as case, ExitStack() as stack:
+    with running(talk, memcache_idle=1.5) as case, ExitStack() as stack:
         idle, busy, partial = (stack.enter_context(case.client()) for _ in range(3))
         partial.send(b"get k")
         started = time.monotonic()
@@ -286,7 +301,7 @@ def test_accepting_pauses_without_descriptors(
         client.connect(case.address)
         client.send(b"mn\r\n")
         used = time.process_time()
-        wait_until(lambda: "memcache.accept_failed" in caplog.text, "the event")
+        wait_until(lambda: "connections.accept_failed" in caplog.text, "the event")
         assert "Too many open files" in caplog.text
         assert first.ask(b"n\r\n") == b"MN"
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -304,8 +319,8 @@ def test_pulse_is_called_in_the_thread(talk: Talk) -> None:
 
     with running(talk, pulse) as case:
         wait_until(lambda: len(names) >= 3, "the calls")
-    assert set(names) == {"memcache"}
-    assert case.listener.stalled_seconds() == 0
+    assert set(names) == {"front"}
+    assert case.front.stalled_seconds() == 0
 
 
 def test_flush_is_executed_when_it_is_due(
@@ -336,14 +351,15 @@ def test_drain_finishes_what_has_arrived(talk: Talk) -> None:
         wait_until(lambda: case.stats.bytes_in == 7, "the bytes")
         busy.send(b"get key\r\n" * 300)
         assert busy.line() == b"END"
-        case.listener.drain(20)
+        draining = threading.Thread(target=case.front.drain, args=(20,))
+        draining.start()
         assert idle.rest() == b""
         assert busy.rest() == b"END\r\n" * 299
         with pytest.raises(OSError, match="refused"):
             case.client()
         partial.send(b"\r\n")
         assert partial.rest() == b"END\r\n"
-        case.listener.close()
+        draining.join()
         idle.close()
 
 
@@ -351,7 +367,7 @@ def test_changed_tokens_reach_the_protocol(talk: Talk) -> None:
     """Of a connection that is open: its next `set` has the token."""
     with running(talk) as case, case.client() as client:
         assert client.ask(b"get key\r\n") == b"END"
-        case.listener.change(Access(write="cd"), may_flush=False, slow_seconds=0)
+        case.change(Access(write="cd"))
         assert client.ask(b"delete key\r\n") == b"CLIENT_ERROR unauthenticated"
         assert client.ask(b"set auth 0 0 4\r\na cd\r\n") == b"STORED"
         assert client.ask(b"delete key\r\n") == b"NOT_FOUND"
