@@ -41,7 +41,7 @@ _PIECE_BYTES: Final = 64 << 10
 _ROUNDS: Final = 8
 _MANY: Final = 1 << 62
 # Numbers; the last are pairs, of two rings in two rounds at most.
-_CURSOR: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20}){7,15}")
+_CURSOR: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18}){7,15}")
 _FIXED: Final = 8
 
 
