@@ -67,6 +67,7 @@ from volcache.server.signals import (
     wait_for_stop,
 )
 from volcache.settings import visible_settings
+from volcache.sharing.owner import Sharing
 from volcache.store import PeriodicSync, Store
 from volcache.tokens import Refusals
 
@@ -174,6 +175,8 @@ def _open_core(config: Config, outside: _Outside, closing: ExitStack) -> _Core:
     if config.scrub_rate:
         closing.callback(store.scrub(config.scrub_rate).stop)
     cache = _make_cache(config, store, closing)
+    if not config.memc_on:  # A change must let the copies in memcached be invalid.
+        closing.callback(Sharing(store, config.mount_point).close)
     draining = threading.Event()
     status = Monitor(
         cache,

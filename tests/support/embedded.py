@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, assert_type
 
 import volcache
+from volcache.embedded.links import Owner
 
 Cache: TypeAlias = volcache.EmbeddedCache[bytes]
 
@@ -19,6 +20,20 @@ def open_small(directory: Path | str, **options: Any) -> Cache:
     options = {"capacity": CAPACITY, "sync_mode": "none", **options}
     cache: Cache = volcache.open(directory, **options)
     return cache
+
+
+def owner_of(cache: Cache) -> Owner:
+    """Return what has the store of a cache open in this process."""
+    link = cache._session.link
+    assert isinstance(link, Owner)
+    return link
+
+
+def count_up(directory: Path, times: int) -> None:
+    """Increment a number in a cache, in another process."""
+    with open_small(directory, capacity="64MiB") as cache:
+        for _ in range(times):
+            cache.incr("n", initial=1)
 
 
 class Fraction:

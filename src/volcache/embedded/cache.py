@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from hashlib import sha256
@@ -25,11 +26,13 @@ from typing import (
     ParamSpec,
     TypeAlias,
     TypeVar,
+    cast,
     overload,
 )
 
 from volcache.embedded.mapping import StoredMapping
-from volcache.embedded.stored import Text, encoded, expiry_of
+from volcache.embedded.stored import ABSENT, PRESENT, Text, encoded
+from volcache.sharing.wire import ALWAYS, Change, Condition, If
 from volcache_client.errors import ConflictError, InvalidArgumentError, StorageError
 from volcache_client.headers import checked_etag
 from volcache_client.keys import (
@@ -46,7 +49,7 @@ from volcache_client.messages import Item
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from volcache.store import Record, Store
+    from volcache.store import Record
     from volcache_client.keys import Key, Ttl
     from volcache_client.messages import Stat
 
@@ -57,6 +60,7 @@ V = TypeVar("V")
 
 Number: TypeAlias = int | None
 
+_ETAG: Final = re.compile('"([0-9a-f]{1,16})-[0-9a-f]{8}"')
 _PART_BYTES: Final = 1 << 16
 _LOCK_PAUSE: Final = 0.01
 
@@ -166,7 +170,8 @@ class EmbeddedCache(StoredMapping[V]):
         as `sync_mode` says.
         """
         ttl = self._default_ttl if ttl is None else checked_ttl(ttl)
-        return self._put(encoded(key), self._dumps(value), ttl, content_type).etag
+        etag = self._put(encoded(key), self._dumps(value), ttl, content_type)
+        return cast("str", etag)
 
     def set_many(self, values: Mapping[K, V], ttl: Ttl = None) -> dict[K, str]:
         """Store values, one after the other; return their ETags."""
@@ -201,19 +206,20 @@ class EmbeddedCache(StoredMapping[V]):
             raise InvalidArgumentError(
                 f"{source!r} is neither a path nor a file opened as binary"
             )
-        return self._put(name, data, self._ttl(ttl), content_type or "").etag
+        etag = self._put(name, data, self._ttl(ttl), content_type or "")
+        return cast("str", etag)
 
     def add(
         self, key: Key, value: V, ttl: Ttl = None, *, content_type: Text = None
     ) -> Text:
         """Store a value if there is none; return its ETag, None if there is one."""
-        return self._put_if(lambda found: not found, key, value, ttl, content_type)
+        return self._put(*self._given(key, value, ttl), content_type, ABSENT)
 
     def replace(
         self, key: Key, value: V, ttl: Ttl = None, *, content_type: Text = None
     ) -> Text:
         """Store a value if there is one; return its ETag, None if there is none."""
-        return self._put_if(bool, key, value, ttl, content_type)
+        return self._put(*self._given(key, value, ttl), content_type, PRESENT)
 
     def cas(
         self,
@@ -225,12 +231,11 @@ class EmbeddedCache(StoredMapping[V]):
         content_type: Text = None,
     ) -> Text:
         """Store a value if that with the ETag is stored; return its ETag, else None."""
-        tag = checked_etag(etag)
+        given, condition = self._given(key, value, ttl), _version(etag)
+        return condition and self._put(*given, content_type, condition)
 
-        def is_same(found: Record | None) -> bool:
-            return found is not None and found.etag == tag
-
-        return self._put_if(is_same, key, value, ttl, content_type)
+    def _given(self, key: Key, value: V, ttl: Ttl) -> tuple[bytes, bytes, float]:
+        return encoded(key), self._dumps(value), self._ttl(ttl)
 
     def touch(self, key: Key, ttl: Ttl = None) -> bool:
         """
@@ -238,16 +243,12 @@ class EmbeddedCache(StoredMapping[V]):
 
         It is written again, and keeps its ETag.
         """
-        name, seconds = encoded(key), self._ttl(ttl)
+        name, expires_ms = encoded(key), self._expiry(self._ttl(ttl))
 
-        def touch(store: Store) -> bool:
-            record = store.get(name)
-            if record is None:
-                return False
-            store.touch(name, record, expiry_of(store, seconds))
-            return True
+        def touched(record: Record) -> Change:
+            return Change(name, *record[:5], expires_ms, record.flags)
 
-        return self._session.change(touch)
+        return self._edit(name, touched) is not None
 
     expire = touch
 
@@ -259,26 +260,16 @@ class EmbeddedCache(StoredMapping[V]):
                 f"append: a {type(data).__name__}; allowed are bytes"
             )
 
-        def append(store: Store) -> Number:
-            record = store.get(name)
-            if record is None:
-                return None
-            joined = record.value + bytes(data)
-            store.put(
-                name,
-                joined,
-                content_type=record.content_type,
-                expires_ms=record.expires_ms,
-                flags=record.flags,
-            )
-            return len(joined)
+        def appended(record: Record) -> Change:
+            return _rewritten(name, record, record.value + bytes(data))
 
-        return self._session.change(append)
+        made = self._edit(name, appended)
+        return None if made is None else made.length
 
     @contextmanager
     def lock(self, key: Key, ttl: Ttl, *, wait: float = 0.0) -> Iterator[int]:
         """
-        Hold a lock, between all threads, until the end of the block or for `ttl`.
+        Hold a lock, between all threads and processes, for the block, at most for `ttl`.
 
         Yields:
             A token, above those of all that held it before.
@@ -288,21 +279,13 @@ class EmbeddedCache(StoredMapping[V]):
         """
         name = f"~lock/{sha256(encoded(key)).hexdigest()}"
         seconds, last = self._ttl(ttl), monotonic() + wait
-        token, etag = 0, ""
-        while not etag:
-            with self.exclusive():
-                if not self.exists(name):
-                    # A count that was lost begins at the time, which is above all before.
-                    token = (
-                        self.incr(f"{name}/token", initial=time_ns(), ttl=math.inf) or 0
-                    )
-                    etag = self._put(name.encode(), b"%d" % token, seconds).etag
-                    break
+        while not (etag := self._put(name.encode(), b"", seconds, "", ABSENT)):
             if monotonic() >= last:
                 raise ConflictError(f"{key!r}: the lock is held by another one")
             sleep(_LOCK_PAUSE)
         try:
-            yield token
+            # A count that was lost begins at the time, which is above all before.
+            yield self.incr(f"{name}/token", initial=time_ns(), ttl=math.inf) or 0
         finally:
             self.delete(name, etag)
 
@@ -338,36 +321,22 @@ class EmbeddedCache(StoredMapping[V]):
         name, seconds = encoded(key), self._ttl(ttl)
         check_counts(delta=delta, initial=0 if initial is None else initial)
 
-        def count(store: Store) -> Number:
-            record = store.get(name)
-            if record is not None:
-                data = counted(record.value, sign * delta)
-                kind, flags = record.content_type, record.flags
-                expires_ms = record.expires_ms
-            elif initial is not None:
-                data, kind, flags = b"%d" % initial, b"text/plain", 0
-                expires_ms = expiry_of(store, seconds)
-            else:
-                return None
-            store.put(name, data, content_type=kind, expires_ms=expires_ms, flags=flags)
-            return int(data)
+        def counted_up(record: Record) -> Change:
+            return _rewritten(name, record, counted(record.value, sign * delta))
 
-        return self._session.change(count)
+        while (made := self._edit(name, counted_up)) is None:
+            if initial is None:
+                return None
+            if self._put(name, b"%d" % initial, seconds, "text/plain", ABSENT):
+                return initial
+        return int(made.value)
 
     # --- Deleting ------------------------------------------------------------------
 
     def delete(self, key: Key, etag: Text = None) -> bool:
         """Delete a value, that with the ETag if given; return whether it was there."""
-        name, tag = encoded(key), None if etag is None else checked_etag(etag)
-
-        def delete(store: Store) -> bool:
-            if tag is not None:
-                record = store.stat(name)
-                if record is None or record.etag != tag:
-                    return False
-            return store.delete(name)
-
-        return self._session.change(delete)
+        name, condition = encoded(key), ALWAYS if etag is None else _version(etag)
+        return condition is not None and self._delete(name, condition)
 
     def delete_many(self, keys: Iterable[Key]) -> int:
         """Delete several keys, one after the other; return how many had a value."""
@@ -385,11 +354,11 @@ class EmbeddedCache(StoredMapping[V]):
             StorageError: The list of purges is full, or the disk refuses.
         """
         name = encode_prefix(prefix, size_max=KEY_BYTES_MAX)
-        self._session.change(lambda store: store.purge(name))
+        self._session.run(lambda link: link.purge(name))
 
     def clear(self) -> None:
         """Delete all keys, in constant time."""
-        self._session.change(lambda store: store.flush())
+        self._session.run(lambda link: link.clear())
 
     # --- Making values -------------------------------------------------------------
 
@@ -481,3 +450,14 @@ class EmbeddedCache(StoredMapping[V]):
                 name is not its own. Also for `@memoize` without parentheses.
         """
         return memoized(self.get_or_set, self.delete, ttl, stale, key, prefix)
+
+
+def _rewritten(name: bytes, record: Record, data: bytes) -> Change:
+    """Return the change of the value of a record."""
+    return Change(name, data, *record[1:4], 0, *record[5:7])
+
+
+def _version(etag: str) -> Condition | None:
+    """Return the condition that the value with an ETag is stored; None: it cannot be."""
+    found = _ETAG.fullmatch(checked_etag(etag))
+    return Condition(If.SAME, int(found[1], 16)) if found else None

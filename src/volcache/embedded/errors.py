@@ -18,17 +18,38 @@ class StorageFullError(StorageError):
 
 
 class StorageLockedError(StorageError):
-    """The directory is open elsewhere, in this or another process."""
+    """Another process has the directory open, and does not share it."""
 
 
-_KINDS: Final[dict[type[errors.VolcacheError], type[CacheError]]] = {
-    errors.DiskFullError: StorageFullError,
-    errors.StoreLockedError: StorageLockedError,
-    errors.ValueTooLargeError: ValueTooLargeError,
-    errors.ConfigError: InvalidArgumentError,
+class UnknownResultError(StorageError):
+    """
+    The process that had the directory open has ended during a change.
+
+    Attributes:
+        since_us: When the change was asked for, by the clock of the store.
+    """
+
+    def __init__(self, path: str, since_us: int) -> None:
+        super().__init__(
+            f"cache {path!r}: the process that had the directory open has ended during the"
+            " call, which it may have made or not"
+        )
+        self.since_us: Final = since_us
+
+
+_KINDS: Final[dict[str, type[CacheError]]] = {
+    errors.DiskFullError.__name__: StorageFullError,
+    errors.StoreLockedError.__name__: StorageLockedError,
+    errors.ValueTooLargeError.__name__: ValueTooLargeError,
+    errors.ConfigError.__name__: InvalidArgumentError,
 }
 
 
 def translated(error: errors.VolcacheError) -> CacheError:
     """Return the error to raise for one of the store."""
-    return _KINDS.get(type(error), StorageError)(str(error))
+    return refused(type(error).__name__, str(error))
+
+
+def refused(name: str, text: str) -> CacheError:
+    """Return the error to raise for one of the store of another process."""
+    return _KINDS.get(name, StorageError)(text)

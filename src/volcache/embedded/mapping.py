@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, KeysView, MutableMapping, ValuesView
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
-from volcache.embedded.stored import StoredValues, encoded
+from volcache.embedded.stored import ABSENT, StoredValues, encoded
+from volcache.sharing.wire import same_as
 from volcache_client.keys import Key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from volcache.store import Store
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -49,8 +49,7 @@ class StoredMapping(StoredValues[V], MutableMapping[Key, V]):
         Raises:
             KeyError: It has no value.
         """
-        name = encoded(key)
-        if not self._session.change(lambda store: store.delete(name)):
+        if not self._delete(encoded(key)):
             raise KeyError(key)
 
     def __contains__(self, key: object) -> bool:
@@ -66,21 +65,16 @@ class StoredMapping(StoredValues[V], MutableMapping[Key, V]):
         twice if it is stored again or copied meanwhile. A key that is stored or deleted
         meanwhile may be returned or not. Changing the cache within the loop is allowed.
         """
-        scanned: Store | None = None
-        batches: Iterator[list[bytes]] = iter(())
-
-        def next_batch(store: Store) -> list[bytes] | None:
-            nonlocal scanned, batches
-            if scanned is not store:  # The store was opened again.
-                scanned, batches = store, store.scan_keys()
-            return next(batches, None)
-
-        while (batch := self._session.read(next_batch)) is not None:
-            yield from batch
+        cursor = ""
+        while True:
+            cursor, keys = self._session.run(methodcaller("scan", cursor))
+            yield from keys
+            if not cursor:
+                return
 
     def __len__(self) -> int:
         """Return the number of keys, expired and purged ones included; no disk is read."""
-        return self._session.read(lambda store: store.count)
+        return self.stats().keys
 
     def keys(self) -> KeysView[bytes]:
         """Return a view of the keys; see `__iter__`."""
@@ -114,9 +108,13 @@ class StoredMapping(StoredValues[V], MutableMapping[Key, V]):
         Raises:
             KeyError: It had none, and no default is given.
         """
-        given = () if default is _MISSING else (default,)
-        with self.exclusive():
-            return super().pop(key, *given)
+        name = encoded(key)
+        while (record := self._find(name)) is not None:
+            if self._delete(name, same_as(record)):
+                return self._loads(record.value)
+        if default is _MISSING:
+            raise KeyError(key)
+        return default
 
     def popitem(self) -> tuple[bytes, V]:
         """
@@ -133,8 +131,11 @@ class StoredMapping(StoredValues[V], MutableMapping[Key, V]):
 
     def setdefault(self, key: Key, default: V) -> V:
         """Return the value of a key; if it has none, store and return this. Atomic."""
-        with self.exclusive():
-            return super().setdefault(key, default)
+        name, data = encoded(key), self._dumps(default)
+        while (record := self._find(name)) is None:
+            if self._put(name, data, self._default_ttl, condition=ABSENT):
+                return default
+        return self._loads(record.value)
 
 
 class _Values(ValuesView[V]):

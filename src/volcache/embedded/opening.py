@@ -28,7 +28,7 @@ from typing import (
 
 from volcache import kinds
 from volcache.embedded.cache import EmbeddedCache
-from volcache.embedded.session import open_session
+from volcache.embedded.session import Session
 from volcache.kinds import GIB, MIB, TIB, VOLUME_SIZE_MIN, format_size
 from volcache.store import Store
 from volcache.store.directory import DATA
@@ -116,7 +116,8 @@ def open_cache(  # noqa: PLR0913 - By keyword.
     """
     Open a directory as a cache; create it where there is none.
 
-    One process at a time can have a directory open, and once.
+    Any number of processes can open a directory. The options of the one that owns it, which
+    is the first, are in effect.
 
     Args:
         directory: Path; empty, new, or written by a cache or a server before.
@@ -137,7 +138,7 @@ def open_cache(  # noqa: PLR0913 - By keyword.
 
     Raises:
         InvalidArgumentError: An option is not allowed.
-        StorageLockedError: The directory is open, in this process or another one.
+        StorageLockedError: Another process has it open, and does not share it.
         StorageError: It contains something else, its files do not belong together, it was
             written by another version of volcache, or the disk cannot be used.
     """
@@ -161,7 +162,7 @@ def open_cache(  # noqa: PLR0913 - By keyword.
     ttl, codec = checked_ttl(default_ttl, "default_ttl"), make_codec(serializer)
     is_periodic = sync_mode == "periodic"
     return EmbeddedCache(
-        open_session(path, open_store, interval if is_periodic else None),
+        Session(path, open_store, interval if is_periodic else None),
         codec,
         is_plain=serializer is None,
         capacity=total,

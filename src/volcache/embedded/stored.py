@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import contextmanager
 from typing import (
     TYPE_CHECKING,
     Final,
@@ -17,8 +16,8 @@ from typing import (
     cast,
 )
 
-from volcache.embedded.errors import translated
-from volcache.errors import VolcacheError
+from volcache.embedded.errors import UnknownResultError
+from volcache.sharing.wire import ALWAYS, Change, Condition, If, same_as
 from volcache_client.headers import checked_type
 from volcache_client.keys import KEY_BYTES_MAX, checked_ttl, encode_key
 from volcache_client.messages import Stat
@@ -26,16 +25,20 @@ from volcache_client.serializers import OCTETS
 from volcache_client.threads import Flights, Renewals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
-    from volcache.embedded.session import StoreSession
-    from volcache.store import Record, Store
+    from volcache.embedded.session import Session
+    from volcache.store import Record
     from volcache_client.keys import Key, Ttl
     from volcache_client.serializers import Codec
 
 V = TypeVar("V")
 
 Text: TypeAlias = str | None
+
+ABSENT: Final = Condition(If.ABSENT)
+PRESENT: Final = Condition(If.PRESENT)
 
 _SECOND_MS: Final = 1000
 # After a renewal that has failed, the value is not renewed for these seconds.
@@ -74,7 +77,7 @@ class StoredValues(Generic[V]):
 
     def __init__(
         self,
-        session: StoreSession,
+        session: Session,
         codec: Codec[V],
         *,
         is_plain: bool,
@@ -107,21 +110,7 @@ class StoredValues(Generic[V]):
 
     def _find(self, name: bytes) -> Record | None:
         """Return the record of a key, and count a hit or miss."""
-        session = self._session
-        calls = session.calls
-        record: Record | None = None
-        while True:
-            # As `StoreSession.read`, without its cost.
-            try:
-                calls.append(None)
-                if not session.end:
-                    record = session.store.get(name)
-                    break
-            except VolcacheError as error:
-                raise translated(error) from error
-            finally:
-                calls.pop()
-            session.wait()
+        record = self._session.run(lambda link: link.get(name))
         if record is None:
             self._misses += 1
         else:
@@ -131,17 +120,17 @@ class StoredValues(Generic[V]):
     def _head(self, key: Key) -> Record | None:
         """Return the record of a key without its value."""
         name = encoded(key)
-        return self._session.read(lambda store: store.stat(name))
+        return self._session.run(lambda link: link.stat(name))
 
     def _peek(self, name: bytes) -> Record | None:
         """Return the record of a key; it is not counted."""
-        return self._session.read(lambda store: store.peek(name))
+        return self._session.run(lambda link: link.peek(name))
 
     def _loads(self, data: bytes) -> V:
         return cast("V", data) if self._is_plain else self._codec.loads(data)
 
     def _stat_of(self, record: Record) -> Stat:
-        now_ms = self._session.read(lambda store: store.clock.now_ms())
+        now_ms = self._now_ms()
         expires_ms = record.expires_ms
         return Stat(
             size=record.length,
@@ -152,32 +141,64 @@ class StoredValues(Generic[V]):
             position=f"{record.volume},{record.offset},{record.size}",
         )
 
-    def _put_if(
+    def _now_ms(self) -> int:
+        return self._session.run(lambda link: link.clock.now_ms())
+
+    def _expiry(self, ttl: float) -> int:
+        """Return when a value expires that is stored now."""
+        if ttl == math.inf:
+            return 0
+        return self._now_ms() + max(1, round(ttl * _SECOND_MS))
+
+    def _put(
         self,
-        condition: Callable[[Record | None], bool],
-        key: Key,
-        value: V,
-        ttl: Ttl,
-        content_type: Text,
+        name: bytes,
+        data: bytes,
+        ttl: float,
+        kind: Text = None,
+        condition: Condition = ALWAYS,
     ) -> Text:
-        """Store a value if the record there is fulfils a condition; return its ETag."""
-        name, data, ttl = encoded(key), self._dumps(value), self._ttl(ttl)
-        with self.exclusive():
-            if not condition(self._session.read(lambda store: store.stat(name))):
-                return None
-            return self._put(name, data, ttl, content_type).etag
-
-    def _put(self, name: bytes, data: bytes, ttl: float, kind: Text = None) -> Record:
+        """Store a value; return its ETag, None if the condition does not hold."""
         content_type = (checked_type(kind) if kind else self._type).encode("latin-1")
+        change = Change(name, data, content_type, expires_ms=self._expiry(ttl))
+        try:
+            made = self._change(change, condition)
+        except UnknownResultError as error:
+            if condition is not ALWAYS:
+                raise
+            older = Condition(If.OLDER, error.since_us)
+            made = self._change(change, older)
+            if isinstance(made, bool):  # Another value has replaced it since.
+                return f'"{error.since_us:x}-"'
+        return None if isinstance(made, bool) else made.etag
 
-        def put(store: Store) -> Record:
-            # Without a call for what does not expire.
-            expires_ms = 0 if ttl == math.inf else expiry_of(store, ttl)
-            return store.put(
-                name, data, content_type=content_type, expires_ms=expires_ms
-            )
+    def _delete(self, name: bytes, condition: Condition = ALWAYS) -> bool:
+        """Delete a key; return whether it had a value for which the condition holds."""
+        change = Change(name, None)
+        try:
+            return bool(self._change(change, condition))
+        except UnknownResultError as error:
+            older = Condition(If.OLDER, error.since_us)
+            if condition is ALWAYS and self._change(change, older):
+                return True
+            raise
 
-        return self._session.change(put)
+    def _change(self, change: Change, condition: Condition = ALWAYS) -> Record | bool:
+        return self._session.run(
+            lambda link: link.change(change, condition), is_repeated=False
+        )
+
+    def _edit(
+        self,
+        name: bytes,
+        edit: Callable[[Record], Change],
+    ) -> Record | None:
+        """Replace a record by what it is made to; None: there is none."""
+        while record := self._session.run(lambda link: link.get(name)):
+            made = self._change(edit(record), same_as(record))
+            if not isinstance(made, bool):
+                return made
+        return None
 
     def _dumps(self, value: V) -> bytes:
         if self._is_plain and type(value) is bytes:
@@ -189,53 +210,28 @@ class StoredValues(Generic[V]):
 
     # --- State ---------------------------------------------------------------------
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> AbstractContextManager[None]:
         """
-        Return a context in which no other thread changes the cache; may be nested.
+        Return a context in which no other thread or process changes the cache.
 
-        Other threads can read. What is done within is not undone by an exception.
+        May be nested. Others can read. What is done within is not undone by an exception.
         """
-        session = self._session
-        if session.end:
-            session.wait()
-        with session.lock:
-            session.wait()
-            yield
+        return self._session.exclusive()
 
     @property
     def closed(self) -> bool:
         """Whether the methods refuse every call."""
-        return bool(self._session.end)
+        return self._session.is_closed
 
     def stats(self) -> EmbeddedStats:
         """Return numbers for monitoring."""
-
-        def read(store: Store) -> EmbeddedStats:
-            usage, counts = store.usage(volumes=False), store.stats
-            return EmbeddedStats(
-                keys=usage.keys,
-                live_bytes=usage.live,
-                disk_bytes=store.held_bytes(),
-                capacity=self.capacity,
-                volumes=sum(ring.volumes for ring in usage.rings),
-                volume_size=self.volume_size,
-                hits=self._hits,
-                misses=self._misses,
-                expired_misses=counts.expired_reads,
-                evicted_misses=counts.evicted_reads,
-                evicted=counts.evicted_records,
-                damaged=counts.damaged_records,
-                read_errors=counts.read_errors,
-                write_errors=counts.write_errors,
-                sync_errors=counts.sync_errors,
-            )
-
-        return self._session.read(read)
+        found = self._session.run(lambda link: link.facts())
+        found |= {"hits": self._hits, "misses": self._misses}
+        return EmbeddedStats(**{name: found[name] for name in EmbeddedStats._fields})
 
     def sync(self) -> None:
         """Return when everything stored up to now survives a power loss."""
-        self._session.sync()
+        self._session.run(lambda link: link.sync())
 
     def close(self) -> None:
         """
@@ -250,8 +246,7 @@ class StoredValues(Generic[V]):
         self._session.close()
 
     def __enter__(self) -> Self:
-        if self._session.end:
-            self._session.wait()
+        self._session.run(lambda _: None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -261,10 +256,3 @@ class StoredValues(Generic[V]):
 def encoded(key: Key) -> bytes:
     """Return a key as the store has it."""
     return encode_key(key, b"", KEY_BYTES_MAX)
-
-
-def expiry_of(store: Store, ttl: float) -> int:
-    """Return when a value expires that is stored now."""
-    if ttl == math.inf:
-        return 0
-    return store.clock.now_ms() + max(1, round(ttl * _SECOND_MS))

@@ -19,6 +19,7 @@ CommandFacts = _native.CommandFacts
 Commands = _native.Commands
 Copies = _native.Copies
 HotClient = _native.HotClient
+LocalLoop = _native.LocalLoop
 Marks = _native.Marks
 Parts = _native.Parts
 Readers = _native.Readers

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from volcache.memcache.service import Service
 from volcache.monitoring.commands import CommandStats
+from volcache.store._core._native import Clock, Index
 
 class Parts:
     """Some keys, as `volcache.ring` describes them; without bounds, all keys."""
@@ -367,3 +368,54 @@ def http_date(second: int) -> str:
     Raises:
         ValueError: It is before 1970 or after the year 9999.
     """
+
+class LocalLoop:
+    """
+    The loop that serves other processes with the same directory; see local.h.
+
+    Attributes:
+        has_ended: Whether `serve_call` will find no call.
+    """
+
+    has_ended: bool
+
+    def __init__(
+        self,
+        index: Index,
+        clock: Clock,
+        *,
+        listening: int,
+        memory: int,
+        answer: Callable[[int, bytes], bytes],
+        gone: Callable[[int], None],
+    ) -> None:
+        """
+        Serve, in a thread.
+
+        Args:
+            index: Of the store.
+            clock: Of the store.
+            listening: The descriptor of a socket.
+            memory: Bytes that may be held for the guests.
+            answer: Returns the reply to a request of the guest with a number, by the
+                thread that calls `serve_call`.
+            gone: Called when a guest with this number has gone that had asked to hold;
+                must not raise, and wait for nothing.
+
+        Raises:
+            MemoryError: There is none, or there are no descriptors or threads.
+        """
+
+    def serve_call(self, timeout: float) -> None:
+        """
+        Wait for a request that is to be answered, at most for a time, and answer it.
+
+        Raises:
+            Exception: What `answer` has raised; the connection is closed.
+        """
+
+    def drain(self, seconds: float) -> None:
+        """Return when all connections are closed, after this time at the latest."""
+
+    def abandon(self) -> None:
+        """In a forked child, which has no such thread: leave everything as it is."""

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from volcache.store._core.core cimport (
-    vc_clock, vc_core, vc_core_functions, vc_lookup, vc_put, vc_record,
+    c_bool, vc_clock, vc_core, vc_core_functions, vc_lookup, vc_put, vc_record,
 )
 
 
@@ -400,3 +400,19 @@ cdef extern from "mc_protocol.h" nogil:
     void vc_mc_executor_change(
         vc_mc_executor *executor, const vc_mc_access *access, int64_t slow_ns
     )
+
+
+cdef extern from "local.h" nogil:
+    enum: VC_LOCAL_GUESTS
+    ctypedef struct vc_reply:
+        char *at
+        size_t length
+    ctypedef struct vc_local:
+        vc_core *core
+        const vc_core_functions *functions
+        vc_clock *clock
+        c_bool (*answer)(void *context, uint64_t guest, const char *data, size_t length,
+                       vc_reply *reply) noexcept
+        void (*gone)(void *context, uint64_t guest) noexcept
+        void *context
+    const vc_protocol vc_local_protocol

@@ -85,6 +85,7 @@ typedef enum {
     VC_REFUSED_DISK,            /* it waited too long for the disk */
     VC_REFUSED_APPLICATION,     /* the application does not answer */
     VC_REFUSED_CONNECTION,      /* there are too many connections; nothing was received */
+    VC_REFUSED_END,             /* the process ends; nothing was received that is not answered */
 } vc_refusal;
 
 /* What memcached has for an item. */
@@ -168,6 +169,7 @@ typedef struct {
 typedef struct {
     size_t stream_size;         /* of its struct that begins with vc_stream */
     size_t first_bytes;         /* that are received before it is called, at most */
+    bool tells_end;             /* idle clients are told that the process ends (VC_REFUSED_END) */
     vc_step (*execute)(void *executor, vc_stream *stream, char *data, size_t length, size_t *used,
                        vc_out *out);
     /* After CALL, by the thread for calls: execute the request at the beginning of the data. Returns

@@ -139,6 +139,8 @@ static void server_drain_home(vc_home *home) {
     bool is_over = now_ns >= server->end_ns;
     bool is_late = now_ns - server->drain_ns >= (server->end_ns - server->drain_ns) / 2;
     for (unsigned p = 0; p < VC_PROTOCOLS; p++) {
+        const vc_protocol *calls = server->config.protocols[p].calls;
+        bool is_told = calls && calls->tells_end;
         for (unsigned state = 0; state < VC_CLOSED; state++) {
             vc_connection *c, *next;
             if (!is_over && state != VC_IDLE && state != VC_LINGERING) continue;
@@ -146,9 +148,10 @@ static void server_drain_home(vc_home *home) {
                 next = TAILQ_NEXT(c, same_state);
                 if (is_over) vc_count(&home->figures.protocols[p].cut, 1);
                 else if (c->is_queued ||
-                         (!is_late && now_ns - c->since_ns < SERVER_QUIET_NS))
+                         (!is_told && !is_late && now_ns - c->since_ns < SERVER_QUIET_NS))
                     continue;
-                vc_connection_close_gently(c);
+                if (is_told && state == VC_IDLE) vc_connection_refuse(c, VC_REFUSED_END);
+                else vc_connection_close_gently(c);
             }
         }
     }
@@ -263,7 +266,7 @@ static void *server_run(void *context) {
     vc_upstreams_free(home->upstreams);
     home->upstreams = NULL;
     /* A thread may still be on its way out of a job. The readers may end before the server is freed. */
-    vc_readers_end(server->config.readers, &home->jobs);
+    if (server->config.readers) vc_readers_end(server->config.readers, &home->jobs);
     pthread_mutex_lock(&server->mutex);
     server->running--;
     server->done[home->number] = UINT64_MAX;

@@ -47,12 +47,13 @@ _logger = logging.getLogger("volcache.store")
 LOCK: Final = "LOCK"
 META: Final = "META.txt"
 HOT: Final = "HOT.txt"
+SOCKET: Final = "socket"
 DATA: Final = "data"
 INDEX: Final = "index"
 # mkfs creates lost+found at the root of every ext file system.
 NAMES: Final = frozenset(
     {
-        *(LOCK, DATA, INDEX, "lost+found"),
+        *(LOCK, DATA, INDEX, SOCKET, "lost+found"),
         *(META, META + ".new", HOT, HOT + ".new", PURGE, PURGE + ".new"),
     }
 )

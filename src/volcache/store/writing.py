@@ -78,7 +78,7 @@ class RecordWriter(RecordReader):
             StoreIOError: The disk refused. In all cases the old value stays.
         """
         headers = content_type, content_encoding, cache_control
-        return self._append((key, value, *headers, 0, expires_ms, flags))
+        return self.put_record((key, value, *headers, 0, expires_ms, flags))
 
     def touch(self, key: bytes, record: Record, expires_ms: int) -> Record:
         """
@@ -105,7 +105,7 @@ class RecordWriter(RecordReader):
             message = f"the value has {record.length} bytes, not {len(record.value)}"
             raise ValueError(message)
         new = record._replace(expires_ms=expires_ms)
-        return self._append((key, *new[:7]))
+        return self.put_record((key, *new[:7]))
 
     def _volume_for(self, key: bytes, size: int, length: int) -> Volume:
         """
@@ -123,7 +123,7 @@ class RecordWriter(RecordReader):
             if self.index.ring_for(key) is ring:
                 return volume
 
-    def _append(self, record: NewRecord) -> Record:
+    def put_record(self, record: NewRecord) -> Record:
         """
         Append a record.
 

@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from support.embedded import Cache
+from support.embedded import Cache, owner_of
 from support.waiting import wait_until
 from volcache.errors import DiskFullError, StoreIOError
 from volcache_client.errors import StorageError
@@ -46,7 +46,7 @@ def test_value_that_the_disk_refuses_is_returned(
     def refuse(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(cache._session.store, "put", refuse)
+    monkeypatch.setattr(owner_of(cache), "change", refuse)
     assert cache.get_or_set("k", lambda: b"1") == b"1"
     assert cache.get_or_set("k", lambda: b"2") == b"2"
     with pytest.raises(StorageError, match=str(error)):

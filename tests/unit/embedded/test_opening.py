@@ -17,6 +17,7 @@ from support.process import SOURCE
 from support.stores import kill, open_store, value_of
 from support.tables import each_row
 from volcache.cli.check import check
+from volcache.embedded import session
 from volcache.embedded.errors import StorageLockedError
 from volcache.embedded.opening import volume_size_for
 from volcache.kinds import GIB, MIB, TIB, format_size
@@ -68,15 +69,31 @@ def test_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
-def test_directory_that_is_open_is_refused_until_it_is_closed(tmp_path: Path) -> None:
-    """In this process, also by another path."""
+def test_directory_that_is_open_can_be_opened_again(tmp_path: Path) -> None:
+    """In this process, also by another path; each has its own options and end."""
     (tmp_path / "link").symlink_to(tmp_path / "cache")
-    cache = open_small(tmp_path / "cache")
-    for path in (tmp_path / "cache", str(tmp_path / "link")):
-        with pytest.raises(StorageLockedError, match="open in this process already"):
-            open_small(path)
-    cache.close()
-    open_small(tmp_path / "link").close()
+    first = open_small(tmp_path / "cache")
+    second = open_small(tmp_path / "link", default_ttl=1000)
+    first["a"] = b"[1]"
+    assert second["a"] == b"[1]"
+    first.close()
+    second["a"] = b"[2]"
+    second.close()
+    with open_small(tmp_path / "link") as third:
+        assert third["a"] == b"[2]"
+
+
+def test_directory_that_is_not_shared_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a tool has it; after some time, as it may be opened just now."""
+    open_small(tmp_path).close()
+    monkeypatch.setattr(session, "_WAIT_SECONDS", 0.01)
+    store = open_store(tmp_path, volume_size=MIB, volume_num=8)
+    with pytest.raises(StorageLockedError, match="in use by another process"):
+        open_small(tmp_path)
+    store.close()
+    open_small(tmp_path).close()
 
 
 @each_row(
@@ -156,7 +173,9 @@ def test_tools_and_a_server_accept_volumes_that_are_not_full(tmp_path: Path) -> 
     values = {b"%d" % number: b"%d" % number * 500 for number in range(300)}
     with open_small(tmp_path / "a", capacity="256MiB") as cache:
         cache.set_many(values)
-        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        shutil.copytree(
+            tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("socket")
+        )
     for directory in (tmp_path / "a", tmp_path / "b"):
         lines: list[str] = []
         assert check(str(directory), lines.append), lines

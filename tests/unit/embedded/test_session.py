@@ -1,14 +1,12 @@
-"""embedded/session.py: threads, forks, signals and the end."""
+"""embedded/session.py: threads, signals and the end; `test_processes.py` has the rest."""
 
 from __future__ import annotations
 
 import gc
 import itertools
-import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,16 +16,13 @@ from typing import Final
 
 import pytest
 
-from support.embedded import Cache, open_small
+from support.embedded import Cache, open_small, owner_of
 from support.process import SOURCE
 from support.waiting import wait_until
-from volcache.embedded.errors import StorageLockedError
 from volcache_client.errors import ClientUsageError, StorageError
 
 THREADS: Final = 8
 INTERRUPTIONS: Final = 30
-# Python 3.12 and later warn of a fork with threads, which is what is tested.
-forking: Final = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def operate(
@@ -152,76 +147,6 @@ def test_closing_waits_for_the_calls_of_other_threads(tmp_path: Path) -> None:
         assert found == stored
 
 
-def in_a_child(act: Callable[[], None]) -> int:
-    """Do something in a forked child; return its exit code."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    try:
-        act()
-    except BaseException:  # noqa: BLE001 - The child must end here.
-        os._exit(1)
-    os._exit(0)
-
-
-@forking
-def test_forked_child_is_refused_and_leaves_the_parent_alone(tmp_path: Path) -> None:
-    """Even with a lock held by a thread that the child does not have."""
-    holding, release = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with cache.exclusive():
-            holding.set()
-            release.wait()
-
-    def use_in_child() -> None:
-        for call in (
-            lambda: cache.get("a"),
-            lambda: cache.set("a", b"2"),
-            lambda: list(cache),
-            lambda: cache.get_or_set("b", lambda: b""),
-            lambda: cache.exclusive().__enter__(),
-        ):
-            with pytest.raises(
-                ClientUsageError, match="before this process was forked"
-            ):
-                call()
-        cache.close()
-
-    with open_small(tmp_path) as cache:
-        cache["a"] = b"1"
-        thread = threading.Thread(target=hold)
-        thread.start()
-        holding.wait()
-        assert in_a_child(use_in_child) == 0
-        release.set()
-        thread.join()
-        cache["a"] += b"3"
-        assert cache["a"] == b"13"
-
-
-@forking
-def test_forked_child_that_lives_on_does_not_keep_the_directory(tmp_path: Path) -> None:
-    """The locks end with the parent."""
-    cache = open_small(tmp_path)
-    reading, writing = os.pipe()
-    begun, begin = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(writing)
-        os.write(begin, b"!")
-        os.read(reading, 1)
-        os._exit(0)
-    os.close(reading)
-    os.read(begun, 1)  # The child has given up the locks.
-    os.close(begun)
-    os.close(begin)
-    cache.close()
-    open_small(tmp_path).close()
-    os.close(writing)
-    os.waitpid(child, 0)
-
-
 def run_program(path: Path, text: str) -> subprocess.CompletedProcess[str]:
     """Run a program with a cache until it ends."""
     head = (
@@ -270,20 +195,14 @@ def test_cache_that_is_not_closed_is_closed_at_the_end(
     """As by `close`: the next start has nothing to recover."""
     done = run_program(tmp_path, text)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert " open" not in (tmp_path / "META.txt").read_text()
+    assert is_closed(tmp_path)
     with open_small(tmp_path) as cache:
         assert cache["a"] == b"1"
 
 
-def has_value(directory: Path) -> bool:
-    """Whether the directory can be opened, and has what was stored."""
-    try:
-        again = open_small(directory)
-    except StorageLockedError:
-        return False
-    with again:
-        assert again["a"] == b"1"
-    return True
+def is_closed(directory: Path) -> bool:
+    """Whether the directory was closed by a process that had it open."""
+    return " open" not in (directory / "META.txt").read_text()
 
 
 @pytest.mark.slow
@@ -294,7 +213,9 @@ def test_cache_without_references_releases_its_directory(tmp_path: Path) -> None
         cache["a"] = b"1"
         del cache
         gc.collect()
-        wait_until(lambda: has_value(tmp_path), "a close")
+        wait_until(lambda: is_closed(tmp_path), "a close")
+    with open_small(tmp_path) as again:
+        assert again["a"] == b"1"
 
 
 class StopError(BaseException):
@@ -376,7 +297,7 @@ def test_sync_that_the_disk_refuses_is_an_error(
     """With its text."""
     with open_small(tmp_path) as cache:
         cache["a"] = b"1"
-        store = cache._session.store
+        store = owner_of(cache).store
         with monkeypatch.context() as patch:
 
             def refuse(_fd: int) -> None:
@@ -393,7 +314,7 @@ def test_values_are_synced_periodically(
 ) -> None:
     """By a thread, until the cache is closed."""
     with open_small(tmp_path, sync_mode="periodic", sync_interval=0.01) as cache:
-        store = cache._session.store
+        store = owner_of(cache).store
         synced: list[None] = []
         sync = store.sync
 
@@ -403,6 +324,6 @@ def test_values_are_synced_periodically(
 
         monkeypatch.setattr(store, "sync", note)
         wait_until(lambda: len(synced) > 2, "some syncs")
-        syncer = cache._session._syncer
+        syncer = owner_of(cache)._syncer
     assert syncer is not None
     assert not syncer._thread.is_alive()

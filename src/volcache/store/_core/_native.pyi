@@ -341,6 +341,43 @@ class Index:
             OSError: As by `put`.
         """
 
+    def change(
+        self,
+        key: bytes,
+        value: bytes | None,
+        content_type: bytes,
+        content_encoding: bytes,
+        cache_control: bytes,
+        stored_us: int,
+        expires_ms: int,
+        flags: int,
+        condition: tuple[int, int, int],
+        now_ms: int,
+    ) -> RecordFields | bool | None:
+        """
+        Put a value, or delete a key if that is None, on a condition; see `vc_core_change`.
+
+        Args:
+            key: And the others: as in `put`.
+            value: Likewise.
+            content_type: Likewise.
+            content_encoding: Likewise.
+            cache_control: Likewise.
+            stored_us: Likewise.
+            expires_ms: Likewise.
+            flags: Likewise.
+            condition: A number of `vc_if`, and the time stored and expiry that it means.
+            now_ms: A value that has expired by then is none.
+
+        Returns:
+            The fields of the record, or whether there was a value to delete. False: the
+            condition does not hold. None: nothing was done, as of `put`; or it is not
+            known whether the condition holds.
+
+        Raises:
+            OSError: As by `put`; and the others.
+        """
+
     def hold(self, *, is_held: bool) -> None:
         """Let nothing be put or deleted without a volume as long as it is held."""
 
@@ -391,6 +428,9 @@ class WriteLock:
     @property
     def is_mine(self) -> bool:
         """Whether this thread has it."""
+
+    def lend(self, to: int = 0) -> int:
+        """Let this thread have it, or the one that had it before; see `vc_core_lend`."""
 
 class Writer:
     """

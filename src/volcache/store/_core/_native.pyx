@@ -187,6 +187,39 @@ cdef class Clock:
 # --- The index ------------------------------------------------------------------------
 
 
+cdef int fill_put(
+    vc_put *put, bytes key, bytes value, bytes content_type, bytes content_encoding,
+    bytes cache_control, uint64_t stored_us, uint64_t expires_ms, uint32_t flags,
+) except -1:
+    cdef vc_record *record = &put.record
+    if not 0 < PyBytes_GET_SIZE(key) <= VC_KEY_BYTES_MAX:
+        raise ValueError("a key has 1 to 65,535 bytes")
+    if max(len(content_type), len(content_encoding), len(cache_control)) > 255:
+        raise ValueError("stored headers have at most 255 bytes each")
+    if expires_ms >= VC_TIME_END:
+        raise ValueError("an expiry is below 2**57 milliseconds")
+    put.key, record.key_length = data_of(key), PyBytes_GET_SIZE(key)
+    put.type, record.type_length = data_of(content_type), len(content_type)
+    put.encoding, record.encoding_length = data_of(content_encoding), len(content_encoding)
+    put.cache, record.cache_length = data_of(cache_control), len(cache_control)
+    put.value = data_of(value)
+    record.length = min(PyBytes_GET_SIZE(value), <Py_ssize_t>VC_VALUE_BYTES_MAX + 1)
+    record.stored_us, record.expires_ms, record.flags = stored_us, expires_ms, flags
+    record.kind = 0
+    return 0
+
+
+cdef tuple fields_put(
+    const vc_record *record, bytes value, bytes content_type, bytes content_encoding,
+    bytes cache_control,
+):
+    return (
+        value, content_type, content_encoding, cache_control, record.stored_us,
+        record.expires_ms, record.flags, record.volume, record.offset, record.size,
+        record.length, record.checksum, "DISK",
+    )
+
+
 cdef int64_t python_next_us(void *context) noexcept with gil:
     return (<Index>context).clock.next_us()
 
@@ -419,34 +452,53 @@ cdef class Index:
         volume=None,
     ):
         cdef vc_put put
-        cdef vc_record *record = &put.record
         cdef vc_status status
         cdef int error
-        if not 0 < PyBytes_GET_SIZE(key) <= VC_KEY_BYTES_MAX:
-            raise ValueError("a key has 1 to 65,535 bytes")
-        if max(len(content_type), len(content_encoding), len(cache_control)) > 255:
-            raise ValueError("stored headers have at most 255 bytes each")
-        if expires_ms >= VC_TIME_END:
-            raise ValueError("an expiry is below 2**57 milliseconds")
-        put.key, record.key_length = data_of(key), PyBytes_GET_SIZE(key)
-        put.type, record.type_length = data_of(content_type), len(content_type)
-        put.encoding, record.encoding_length = data_of(content_encoding), len(content_encoding)
-        put.cache, record.cache_length = data_of(cache_control), len(cache_control)
-        put.value = data_of(value)
-        record.length = min(PyBytes_GET_SIZE(value), <Py_ssize_t>VC_VALUE_BYTES_MAX + 1)
-        record.stored_us, record.expires_ms, record.flags = stored_us, expires_ms, flags
-        record.kind = 0
+        fill_put(
+            &put, key, value, content_type, content_encoding, cache_control, stored_us,
+            expires_ms, flags,
+        )
         put.ring = VC_RING_UNKNOWN if volume is None else self.set_volume(volume)
         with nogil:
             status = vc_core_put(self.core, &put)
             error = errno
         if not self.has_put(&put, status, error):
             return None
-        return (
-            value, content_type, content_encoding, cache_control, record.stored_us,
-            expires_ms, flags, record.volume, record.offset, record.size, record.length,
-            record.checksum, "DISK",
+        return fields_put(&put.record, value, content_type, content_encoding, cache_control)
+
+    def change(
+        self,
+        bytes key not None,
+        bytes value,
+        bytes content_type not None,
+        bytes content_encoding not None,
+        bytes cache_control not None,
+        uint64_t stored_us,
+        uint64_t expires_ms,
+        uint32_t flags,
+        condition,
+        uint64_t now_ms,
+    ):
+        cdef vc_put put
+        cdef vc_condition what
+        cdef c_bool is_done = False
+        cdef vc_status status
+        cdef int error
+        what.kind, what.stored_us, what.expires_ms = condition
+        fill_put(
+            &put, key, value or b"", content_type, content_encoding, cache_control, stored_us,
+            expires_ms, flags,
         )
+        put.record.kind = value is None
+        with nogil:
+            status = vc_core_change(self.core, &put, &what, now_ms, &is_done)
+            error = errno
+        self.calls.refuse_to_continue()
+        if not self.has_put(&put, status, error):
+            return None
+        if value is None or not is_done:
+            return bool(is_done)
+        return fields_put(&put.record, value, content_type, content_encoding, cache_control)
 
     def put_together(self, list records not None):
         cdef vc_put puts[16]
@@ -585,6 +637,9 @@ cdef class WriteLock:
     @property
     def is_mine(self):
         return vc_core_is_mine(self.core)
+
+    def lend(self, uint64_t to=0):
+        return vc_core_lend(self.core, to)
 
 
 cdef bytearray segments_of(segments):

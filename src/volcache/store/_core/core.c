@@ -106,6 +106,10 @@ bool vc_core_release(vc_core *core) {
     return true;
 }
 
+uintptr_t vc_core_lend(vc_core *core, uintptr_t to) {
+    return atomic_exchange(&core->owner, to ? to : (uintptr_t)pthread_self());
+}
+
 /* --- Volumes ----------------------------------------------------------------------- */
 
 /* Wait for the thread that applies changes, if there is one; `full` is empty then. */
@@ -1075,6 +1079,51 @@ vc_status vc_core_delete(vc_core *core, vc_put *put, uint64_t now_ms, bool *exis
     if (status == VC_OK) status = vc_core_put(core, put);
     vc_core_release(core);
     return status == VC_OTHER_KEY ? VC_OK : status;
+}
+
+/* Find out whether a condition holds; with the write lock. */
+static vc_status check_condition(vc_core *core, const vc_put *put, const vc_condition *condition,
+                                 uint64_t now_ms, bool *holds) {
+    uint8_t head[VC_PREFIX_BYTES_MAX];
+    size_t length = put->record.key_length;
+    vc_lookup at;
+    vc_record record = {0};
+    bool is_there = vc_core_peek(core, put->key, length, &at);
+    if (is_there) {
+        vc_status status = read_header(core, &at, length, false, head, &record);
+        vc_core_end_read(core);
+        if (status != VC_OK) return VC_DEFERRED;
+        is_there = record.key_length == length && !memcmp(record.key, put->key, length) &&
+                   !(record.expires_ms && record.expires_ms <= now_ms) &&
+                   !vc_core_is_purged(core, put->key, length, record.stored_us);
+    }
+    bool is_same = is_there && record.stored_us == condition->stored_us &&
+                   (condition->expires_ms == UINT64_MAX ||
+                    record.expires_ms == condition->expires_ms);
+    const bool ANSWERS[] = {
+        [VC_IF_ANY] = true,
+        [VC_IF_ABSENT] = !is_there,
+        [VC_IF_PRESENT] = is_there,
+        [VC_IF_SAME] = is_same,
+        [VC_IF_OLDER] = !is_there || record.stored_us <= condition->stored_us,
+    };
+    *holds = ANSWERS[condition->kind];
+    return VC_OK;
+}
+
+vc_status vc_core_change(vc_core *core, vc_put *put, const vc_condition *condition,
+                         uint64_t now_ms, bool *is_done) {
+    vc_status status = VC_OK;
+    *is_done = true;
+    put->ring = VC_RING_UNKNOWN;
+    put->started_ns = 0;
+    if (!vc_core_try_acquire(core, VC_LOCK_WAIT_NS)) return VC_DEFERRED;
+    if (condition->kind) status = check_condition(core, put, condition, now_ms, is_done);
+    if (status == VC_OK && *is_done)
+        status = put->record.kind ? vc_core_delete(core, put, now_ms, is_done)
+                                  : vc_core_put(core, put);
+    vc_core_release(core);
+    return status;
 }
 
 bool vc_core_is_due(vc_core *core) {

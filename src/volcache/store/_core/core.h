@@ -69,6 +69,9 @@ bool vc_core_try_acquire(vc_core *core, int64_t wait_ns);
 /* Returns false if this thread does not have it. */
 bool vc_core_release(vc_core *core);
 bool vc_core_is_mine(vc_core *core);
+/* Let this thread have the lock, which another one has that waits for it, or, with `to`, let that
+ * one have it again. Returns who had it. */
+uintptr_t vc_core_lend(vc_core *core, uintptr_t to);
 
 /* --- Volumes ----------------------------------------------------------------------- */
 
@@ -319,6 +322,26 @@ size_t vc_core_put_together(vc_core *core, vc_put *const *puts, size_t count);
  * of the record is not in memory, or is damaged. With a ring, it is read from the disk; a
  * record that cannot be read is deleted. If a tombstone was written, put->started_ns is set. */
 vc_status vc_core_delete(vc_core *core, vc_put *put, uint64_t now_ms, bool *existed);
+
+/* What the record of a key must be for a change. A record that has expired or is purged is none. */
+typedef enum {
+    VC_IF_ANY,
+    VC_IF_ABSENT,
+    VC_IF_PRESENT,
+    VC_IF_SAME,     /* stored at `stored_us`, with this `expires_ms` unless that is UINT64_MAX */
+    VC_IF_OLDER,    /* absent, or stored at `stored_us` or before */
+} vc_if;
+typedef struct {
+    vc_if kind;
+    uint64_t stored_us, expires_ms;
+} vc_condition;
+
+/* A plain put, or with record.kind a plain deletion, if a condition holds at `now_ms`; decision and
+ * change are one step. `is_done`: whether it held, and, for a deletion, there was a value.
+ * Otherwise as `vc_core_put` and `vc_core_delete`; VC_DEFERRED: also if that is not known without
+ * the disk. */
+vc_status vc_core_change(vc_core *core, vc_put *put, const vc_condition *condition,
+                         uint64_t now_ms, bool *is_done);
 bool vc_core_is_due(vc_core *core);
 /* Return what is due, which is not due from now on. */
 vc_due vc_core_take_due(vc_core *core);

@@ -106,6 +106,7 @@ cdef extern from "core.h" nogil:
     void vc_core_free(vc_core *core)
     bint vc_core_try_acquire(vc_core *core, int64_t wait_ns)
     bint vc_core_release(vc_core *core)
+    uint64_t vc_core_lend(vc_core *core, uint64_t to)
     bint vc_core_is_mine(vc_core *core)
     uint32_t vc_core_add_volume(vc_core *core, uint64_t seq)
     bint vc_core_bind(vc_core *core, uint32_t slot, int fd, uint16_t volume,
@@ -204,6 +205,12 @@ cdef extern from "core.h" nogil:
     size_t vc_core_put_many(vc_core *core, vc_put **puts, size_t count)
     size_t vc_core_put_together(vc_core *core, vc_put **puts, size_t count)
     vc_status vc_core_delete(vc_core *core, vc_put *put, uint64_t now_ms, c_bool *existed)
+    ctypedef enum vc_if: VC_IF_ANY
+    ctypedef struct vc_condition:
+        vc_if kind
+        uint64_t stored_us, expires_ms
+    vc_status vc_core_change(vc_core *core, vc_put *put, const vc_condition *condition,
+                             uint64_t now_ms, c_bool *is_done)
     bint vc_core_is_due(vc_core *core)
     vc_due vc_core_take_due(vc_core *core)
 

@@ -16,4 +16,5 @@ const vc_core_functions vc_functions = {
     .put_many = vc_core_put_many,
     .put_together = vc_core_put_together,
     .delete = vc_core_delete,
+    .change = vc_core_change,
 };

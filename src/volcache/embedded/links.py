@@ -1,0 +1,373 @@
+"""
+The two ways to a store: this process owns it, or is a guest of the process that does.
+
+Both have the same methods. In a `Guest`, a call is an exchange on a connection that no
+other thread uses meanwhile; in an `Owner`, it is made here.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from _thread import start_new_thread
+from contextlib import contextmanager, suppress
+from functools import partial
+from time import sleep
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from volcache.embedded.errors import refused
+from volcache.sharing.owner import Sharing, facts_of, make_change, sync_or_refuse
+from volcache.sharing.wire import (
+    ALWAYS,
+    Change,
+    Condition,
+    Operation,
+    Status,
+    decode_reply,
+    encode_change,
+    encode_question,
+    reply_length,
+    socket_path,
+)
+from volcache.store import PeriodicSync
+from volcache.store.format import Record, new_record
+from volcache.store.native import make_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from volcache.store import Store
+    from volcache.store.format import RecordFields
+
+T = TypeVar("T")
+
+_RECEIVED_BYTES: Final = 65536
+# Between two questions whether another process still holds.
+_BUSY_SECONDS: Final = 0.002
+
+
+class LinkLostError(Exception):
+    """
+    The owner of the directory has ended.
+
+    Attributes:
+        is_sent: Whether it may have done what it was asked for.
+        since_us: Of a change: when it was asked for, by the clock of the store.
+    """
+
+    def __init__(self, *, is_sent: bool) -> None:
+        super().__init__()
+        self.is_sent: Final = is_sent
+        self.since_us = 0
+
+
+class Owner:
+    """A store that this process has open, and shares."""
+
+    def __init__(
+        self, place: str, open_store: Callable[[str], Store], interval: float | None
+    ) -> None:
+        """
+        Open it.
+
+        Args:
+            place: The directory.
+            open_store: Opens it.
+            interval: Seconds between two syncs; None: there are none.
+
+        Raises:
+            StoreError: It cannot be opened.
+        """
+        self.store = store = open_store(place)
+        self._index, self.clock = store.index, store.clock
+        self.get, self.peek, self.stat = store.get, store.peek, store.stat
+        try:
+            self._syncer = None if interval is None else PeriodicSync(store, interval)
+            self._sharing = Sharing(store, place)
+        except BaseException:
+            store.close()
+            raise
+
+    def change(self, change: Change, condition: Condition = ALWAYS) -> Record | bool:
+        """Make a change; as `make_change`."""
+        index = self._index
+        fields: RecordFields | bool | None
+        try:
+            if condition is ALWAYS and change[1] is not None:
+                fields = index.put(change[0], change[1], *change[2:])
+            else:
+                fields = index.change(*change, condition, self.clock.now_ms())
+        except (OSError, MemoryError):  # It is found out below what to do.
+            fields = None
+        if fields is None:
+            return uninterrupted(
+                partial(make_change, self.store, change, condition), self.store
+            )
+        if index.is_due:
+            uninterrupted(self._catch_up, self.store)
+        if isinstance(fields, bool):
+            return fields
+        record: Record = new_record(Record, fields)
+        return record
+
+    def _catch_up(self) -> None:
+        with self.store.lock:
+            self.store.catch_up()
+
+    def purge(self, prefix: bytes) -> None:
+        """Delete all keys that begin with a prefix; see `Store.purge`."""
+        uninterrupted(partial(self.store.purge, prefix), self.store)
+
+    def clear(self) -> None:
+        """Delete all keys."""
+        uninterrupted(self.store.flush, self.store)
+
+    def sync(self) -> None:
+        """Return when everything is on the disk; see `sync_or_refuse`."""
+        sync_or_refuse(self.store)
+
+    def facts(self) -> dict[str, int]:
+        """Return numbers about the store."""
+        return facts_of(self.store)
+
+    def scan(self, cursor: str) -> tuple[str, list[bytes]]:
+        """Return where to go on, and some keys; see `KeyScan`."""
+        scan = self.store.key_scan(cursor)
+        keys = scan.read() if scan.cursor else []
+        return scan.cursor, keys
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Return a context in which no other thread and process changes the store."""
+        with self.store.lock:
+            yield
+
+    def close(self) -> None:
+        """Close it; no call is under way."""
+        self._sharing.close()
+        if self._syncer is not None:
+            self._syncer.stop()
+        self.store.close()
+
+    def abandon(self) -> None:
+        """In a forked child: give up what it has inherited; nothing is written."""
+        self._sharing.abandon()
+        self.store.abandon()
+
+
+class Guest:
+    """A store that another process has open."""
+
+    def __init__(self, place: str) -> None:
+        """
+        Connect to its owner.
+
+        Raises:
+            LinkLostError: There is none that shares it.
+        """
+        self._place = place
+        self._idle: list[socket.socket] = []
+        # Those that hold, and how often, by the threads that use them.
+        self._held: dict[int, tuple[socket.socket, int]] = {}
+        self.clock = make_clock()
+        self.clock.advance_to(self.facts()["now_us"])
+
+    # --- Calls ---------------------------------------------------------------------
+
+    def get(self, key: bytes) -> Record | None:
+        """Return a record; as the methods of `Store`."""
+        return self._read(Operation.GET, key)
+
+    def peek(self, key: bytes) -> Record | None:
+        """Likewise."""
+        return self._read(Operation.PEEK, key)
+
+    def stat(self, key: bytes) -> Record | None:
+        """Likewise."""
+        return self._read(Operation.STAT, key)
+
+    def _read(self, operation: Operation, key: bytes) -> Record | None:
+        status, record = self._exchange(encode_question(operation, key))
+        return record if status == Status.DONE else None
+
+    def change(self, change: Change, condition: Condition = ALWAYS) -> Record | bool:
+        """Make a change; as `make_change`."""
+        since_us = self.clock.now_us()
+        try:
+            status, record = self._exchange(encode_change(change, condition))
+        except LinkLostError as error:
+            error.since_us = since_us
+            raise
+        if status != Status.DONE:
+            return False
+        if change.value is None:
+            return True
+        return record._replace(value=change.value, content_type=change.content_type)
+
+    def purge(self, prefix: bytes) -> None:
+        """As the methods of `Owner`."""
+        self._ask(Operation.PURGE, prefix)
+
+    def clear(self) -> None:
+        """Likewise."""
+        self._ask(Operation.CLEAR)
+
+    def sync(self) -> None:
+        """Likewise."""
+        self._ask(Operation.SYNC)
+
+    def facts(self) -> dict[str, int]:
+        """Likewise."""
+        found: dict[str, int] = json.loads(self._ask(Operation.FACTS))
+        return found
+
+    def scan(self, cursor: str) -> tuple[str, list[bytes]]:
+        """Likewise."""
+        data = self._ask(Operation.SCAN, b"", cursor.encode())
+        words, at = [], 0
+        while at < len(data):
+            end = at + 2 + int.from_bytes(data[at : at + 2], "little")
+            words.append(data[at + 2 : end])
+            at = end
+        return words[0].decode("ascii"), words[1:]
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Likewise."""
+        thread = threading.get_ident()
+        connection, depth = self._held.get(thread) or (self._connection(), 0)
+        self._held[thread] = connection, depth + 1
+        try:
+            if not depth:
+                self._ask(Operation.HOLD)
+            yield
+        finally:
+            if depth:
+                self._held[thread] = connection, depth
+            else:
+                # Its end is a release.
+                self._held.pop(thread)[0].close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    abandon = close
+
+    # --- Exchanges -----------------------------------------------------------------
+
+    def _connection(self) -> socket.socket:
+        """
+        Return a connection that no other thread uses.
+
+        Raises:
+            LinkLostError: There is no owner.
+        """
+        with suppress(IndexError):
+            return self._idle.pop()
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            with socket_path(self._place) as path:
+                connection.connect(path)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, OSError):
+                raise LinkLostError(is_sent=False) from error
+            raise
+        return connection
+
+    def _ask(self, operation: Operation, key: bytes = b"", value: bytes = b"") -> bytes:
+        return self._exchange(encode_question(operation, key, value))[1].value
+
+    def _exchange(self, request: bytes) -> tuple[int, Record]:
+        """
+        Return the reply to a request.
+
+        Raises:
+            LinkLostError: There is none.
+            CacheError: The owner refuses.
+        """
+        while True:
+            held = self._held.get(threading.get_ident())
+            connection = held[0] if held else self._connection()
+            try:
+                reply = _exchange(connection, request)
+            except BaseException:
+                connection.close()
+                raise
+            status, record = decode_reply(reply)
+            if len(reply) > reply_length(reply):  # And the owner says that it ends.
+                connection.close()
+            elif not held:
+                self._idle.append(connection)
+            if status == Status.GONE:
+                raise LinkLostError(is_sent=False)
+            if status == Status.REFUSED:
+                raise refused(*record.value.decode().split("\0", 1))
+            if status != Status.BUSY:
+                return status, record
+            sleep(_BUSY_SECONDS)
+
+
+def _exchange(connection: socket.socket, request: bytes) -> bytes:
+    try:
+        connection.sendall(request)
+    except OSError as error:
+        raise LinkLostError(is_sent=False) from error
+    found = bytearray()
+    missing = 1
+    try:
+        while missing > 0:
+            data = connection.recv(max(missing, _RECEIVED_BYTES))
+            if not data:
+                raise LinkLostError(is_sent=True)
+            found += data
+            missing = reply_length(found) - len(found)
+    except OSError as error:
+        raise LinkLostError(is_sent=True) from error
+    return bytes(found)
+
+
+def uninterrupted(call: Callable[[], T], store: Store | None = None) -> T:
+    """
+    Return what a call returns, in whose middle no handler of a signal raises.
+
+    In the main thread, another one makes the call. An exception that comes meanwhile is
+    raised at its end; a second one at once.
+
+    Args:
+        call: It changes the store.
+        store: The other thread has its lock meanwhile, if this one has it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    results: list[T] = []
+    errors: list[BaseException] = []
+    done = threading.Lock()
+    done.acquire()
+    lock = store.lock if store is not None and store.lock.is_mine else None
+
+    def run() -> None:
+        before = lock.lend() if lock else 0
+        try:
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 - It is raised below.
+            errors.append(error)
+        finally:
+            if lock:
+                lock.lend(before)
+            done.release()
+
+    # Not `Thread`, whose `start` and `join` are in Python and may be ended in the middle.
+    start_new_thread(run, ())
+    try:
+        done.acquire()
+    except BaseException:
+        if not (results or errors):
+            done.acquire()
+        raise
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -1,0 +1,189 @@
+#include "local.h"
+
+#include <string.h>
+
+enum { LOCAL_PARTS = 3 }; /* of a reply: its head, the headers, the value */
+
+typedef struct {
+    vc_stream base;
+    uint64_t number;            /* from 1 on; 0: it has not asked for anything yet */
+    bool has_held;
+} local_peer;
+
+/* A request that is whole. */
+typedef struct {
+    const vc_local *local;
+    const vc_local_request *head;
+    const uint8_t *key, *types, *value;
+    vc_out *out;
+} local_run;
+
+static int64_t local_now_ms(const vc_local *local) { return vc_clock_now(local->clock) / 1000; }
+
+/* --- Replies ---------------------------------------------------------------------------- */
+
+/* Reply with a record, whose headers are at `types` and whose value is at `value`, both within the
+ * room of the reply behind its head. */
+static vc_step local_reply(const local_run *run, vc_local_status status, const vc_record *record,
+                           const uint8_t *value, size_t sent) {
+    vc_out *out = run->out;
+    char *at = out->at + out->used;
+    vc_local_reply reply = {.status = (uint8_t)status, .sent = (uint32_t)sent};
+    if (record) {
+        reply.flags = record->flags;
+        reply.length = record->length;
+        reply.checksum = record->checksum;
+        reply.volume = record->volume;
+        reply.type_length = record->type_length;
+        reply.encoding_length = record->encoding_length;
+        reply.cache_length = record->cache_length;
+        reply.stored_us = record->stored_us;
+        reply.expires_ms = record->expires_ms;
+        reply.offset = record->offset;
+        reply.size = record->size;
+    }
+    memcpy(at, &reply, sizeof(reply));
+    vc_out_add(out, at, sizeof(reply));
+    if (record && vc_record_types(record))
+        vc_out_add(out, (const char *)record->type, (size_t)vc_record_types(record));
+    if (sent) vc_out_add(out, (const char *)value, sent);
+    return VC_STEP_NEXT;
+}
+
+/* --- Requests --------------------------------------------------------------------------- */
+
+/* Reply with the record of a key, or with its header only. */
+static vc_step local_read(const local_run *run) {
+    const vc_local *local = run->local;
+    const vc_core_functions *functions = local->functions;
+    size_t length = run->head->key_length, used = run->out->used;
+    uint8_t *bytes = (uint8_t *)run->out->at + used + sizeof(vc_local_reply);
+    size_t room = run->out->room - used - sizeof(vc_local_reply);
+    bool is_head = run->head->operation == VC_LOCAL_STAT, is_stale;
+    vc_reading how = local->reading;
+    vc_lookup at;
+    vc_record record;
+    bool is_there = run->head->operation == VC_LOCAL_GET
+                        ? functions->lookup(local->core, run->key, length, room, &at)
+                        : functions->peek(local->core, run->key, length, &at);
+    if (!is_there)
+        return functions->is_absent(local->core, run->key, length, is_head, &is_stale)
+                   ? local_reply(run, VC_LOCAL_NONE, NULL, NULL, 0)
+                   : VC_STEP_CALL;
+    vc_status status = VC_COLD;
+    if (is_head)
+        status = vc_read_head_now(local->core, functions, &how, run->key, length, &at, bytes,
+                                  &record);
+    else if (!is_head && at.size <= room)
+        status = vc_read_now(local->core, functions, &how, run->key, length, &at, bytes, &record);
+    functions->end_read(local->core);
+    if (status != VC_OK) return used ? VC_STEP_FLUSH : VC_STEP_CALL;
+    if (record.expires_ms && (int64_t)record.expires_ms <= local_now_ms(local))
+        return local_reply(run, VC_LOCAL_NONE, NULL, NULL, 0);
+    return local_reply(run, VC_LOCAL_DONE, &record, bytes + record.prefix,
+                       is_head ? 0 : record.length);
+}
+
+static vc_step local_change(const local_run *run) {
+    const vc_local *local = run->local;
+    const vc_local_request *head = run->head;
+    bool is_done, is_deletion = head->operation == VC_LOCAL_DELETE;
+    vc_condition condition = {(vc_if)head->condition, head->if_stored_us, head->if_expires_ms};
+    vc_put put = {
+        .record = {
+            .key_length = head->key_length,
+            .type_length = head->type_length,
+            .encoding_length = head->encoding_length,
+            .cache_length = head->cache_length,
+            .length = head->value_length,
+            .stored_us = head->stored_us,
+            .expires_ms = head->expires_ms,
+            .flags = head->flags,
+            .kind = is_deletion,
+        },
+        .key = run->key,
+        .type = run->types,
+        .encoding = run->types + head->type_length,
+        .cache = run->types + head->type_length + head->encoding_length,
+        .value = run->value,
+    };
+    if (head->condition > VC_IF_OLDER || head->expires_ms >= VC_TIME_END) return VC_STEP_CALL;
+    vc_status status = local->functions->change(local->core, &put, &condition,
+                                                (uint64_t)local_now_ms(local), &is_done);
+    if (status != VC_OK) return VC_STEP_CALL;
+    if (is_deletion || !is_done)
+        return local_reply(run, is_done ? VC_LOCAL_DONE : VC_LOCAL_NONE, NULL, NULL, 0);
+    /* The client has the headers. */
+    put.record.type_length = put.record.encoding_length = put.record.cache_length = 0;
+    return local_reply(run, VC_LOCAL_DONE, &put.record, NULL, 0);
+}
+
+/* Find the request at the beginning of the data. Returns false if it is not whole. */
+static bool local_parse(vc_stream *stream, const char *data, size_t length, size_t *total,
+                        vc_local_request *head) {
+    size_t most = 2 * length + sizeof(*head);
+    stream->at = length ? VC_AT_BODY : VC_AT_IDLE;
+    *total = sizeof(*head);
+    if (length >= sizeof(*head)) {
+        memcpy(head, data, sizeof(*head));
+        *total += (size_t)head->key_length + head->type_length + head->encoding_length +
+                  head->cache_length + head->value_length;
+    }
+    /* Memory grows with what has arrived. */
+    stream->needed = *total < most ? *total : most;
+    return length >= *total;
+}
+
+static vc_step local_execute(void *executor, vc_stream *stream, char *data, size_t length,
+                             size_t *used, vc_out *out) {
+    vc_local *local = executor;
+    local_peer *peer = (local_peer *)stream;
+    vc_local_request head;
+    size_t total;
+    if (!local_parse(stream, data, length, &total, &head)) return VC_STEP_MORE;
+    if (out->room - out->used < sizeof(vc_local_reply) + VC_HEAD_BYTES_MAX(head.key_length) ||
+        out->count + LOCAL_PARTS > VC_OUT_PARTS)
+        return VC_STEP_FLUSH;
+    if (!peer->number) peer->number = ++local->guests;
+    if (head.operation == VC_LOCAL_HOLD) peer->has_held = true;
+    const uint8_t *key = (const uint8_t *)data + sizeof(head), *types = key + head.key_length;
+    const uint8_t *value = types + head.type_length + head.encoding_length + head.cache_length;
+    local_run run = {local, &head, key, types, value, out};
+    vc_step step = VC_STEP_CALL;
+    if (!head.operation || !head.key_length) step = VC_STEP_CALL;
+    else if (head.operation <= VC_LOCAL_STAT) step = local_read(&run);
+    else if (head.operation <= VC_LOCAL_DELETE) step = local_change(&run);
+    if (step == VC_STEP_NEXT) *used = total;
+    return step;
+}
+
+static bool local_call(void *caller, vc_stream *stream, const char *data, size_t length,
+                       size_t *used, vc_reply *reply) {
+    vc_local *local = caller;
+    vc_local_request head;
+    /* It is whole. */
+    (void)local_parse(stream, data, length, used, &head);
+    return local->answer(local->context, ((local_peer *)stream)->number, data, *used, reply);
+}
+
+static void local_refuse(void *executor, vc_stream *stream, vc_refusal why, vc_out *out) {
+    local_run run = {.local = executor, .out = out};
+    (void)stream;
+    if (why == VC_REFUSED_END) (void)local_reply(&run, VC_LOCAL_GONE, NULL, NULL, 0);
+}
+
+static void local_end(void *executor, vc_stream *stream) {
+    const vc_local *local = executor;
+    const local_peer *peer = (const local_peer *)stream;
+    if (peer->has_held) local->gone(local->context, peer->number);
+}
+
+const vc_protocol vc_local_protocol = {
+    .stream_size = sizeof(local_peer),
+    .first_bytes = SIZE_MAX,
+    .tells_end = true,
+    .execute = local_execute,
+    .call = local_call,
+    .refuse = local_refuse,
+    .end = local_end,
+};

@@ -1,0 +1,74 @@
+# The loop that serves other processes with the same directory, see local.h.
+
+
+cdef c_bool on_local_answer(
+    void *context, uint64_t guest, const char *data, size_t length, vc_reply *reply
+) noexcept with gil:
+    cdef bytes found
+    try:
+        found = (<LocalLoop>context).answer(guest, data[:length])
+        reply.at = <char *>malloc(len(found))
+        if reply.at is NULL:
+            return False
+        memcpy(reply.at, data_of(found), len(found))
+        reply.length = len(found)
+    except BaseException as error:
+        (<LocalLoop>context).failure = error
+        return False
+    return True
+
+
+cdef void on_local_gone(void *context, uint64_t guest) noexcept with gil:
+    (<LocalLoop>context).gone(guest)
+
+
+cdef class LocalLoop:
+    cdef vc_server *server
+    cdef vc_local local
+    cdef Index index
+    cdef Clock clock
+    cdef object answer, gone, failure
+    cdef readonly bint has_ended
+
+    def __init__(
+        self, Index index not None, Clock clock not None, *, int listening, uint64_t memory,
+        answer, gone,
+    ):
+        cdef vc_server_config config
+        memset(&config, 0, sizeof(config))
+        self.index, self.clock, self.answer, self.gone = index, clock, answer, gone
+        self.local.core, self.local.functions = index.core, functions
+        self.local.clock, self.local.context = &clock.clock, <void *>self
+        self.local.answer, self.local.gone = on_local_answer, on_local_gone
+        config.loops, config.memory = 1, memory
+        config.core, config.functions = index.core, functions
+        config.protocols[0].calls = &vc_local_protocol
+        config.protocols[0].executors[0] = config.protocols[0].caller = &self.local
+        config.protocols[0].connections = VC_LOCAL_GUESTS
+        config.listeners[0].fd = listening
+        config.listener_count = 1
+        self.server = vc_server_new(&config)
+        if self.server is NULL or not vc_server_start(self.server):
+            raise MemoryError("no memory, descriptors or threads to share a directory")
+
+    def __dealloc__(self):
+        with nogil:
+            vc_server_free(self.server)
+
+    def serve_call(self, double timeout):
+        cdef vc_call_end found
+        cdef int64_t timeout_ns = <int64_t>(timeout * 1e9)
+        with nogil:
+            found = vc_server_serve_call(self.server, timeout_ns)
+        self.has_ended = found == VC_CALLS_ENDED
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+    def drain(self, double seconds):
+        cdef int64_t drain_ns = <int64_t>(seconds * 1e9)
+        with nogil:
+            vc_server_drain(self.server, drain_ns)
+
+    def abandon(self):
+        self.server = NULL

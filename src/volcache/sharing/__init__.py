@@ -1,0 +1,1 @@
+"""A directory that several processes use: its owner serves the others, its guests."""

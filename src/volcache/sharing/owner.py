@@ -1,0 +1,291 @@
+"""
+The owner of a directory serves other processes on a socket in it.
+
+A loop in C executes what is plain (front/local.h), so that it waits for no thread of
+Python. Another thread answers all else, one request after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from volcache.background import Background
+from volcache.errors import StoreIOError, VolcacheError
+from volcache.front import LocalLoop
+from volcache.sharing.wire import (
+    Change,
+    Condition,
+    Operation,
+    Status,
+    decode_request,
+    encode_reply,
+    socket_path,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from volcache.store import Record, Store
+    from volcache.store._core import _native
+
+_BACKLOG: Final = 1024
+_HELD_BYTES: Final = 64 << 20
+# For calls under way; idle guests are told at once.
+_DRAIN_SECONDS: Final = 10.0
+# Between two looks for what is due.
+_TURN_SECONDS: Final = 1.0
+_HOLDING_SECONDS: Final = 0.02
+_CHANGING: Final = frozenset(
+    {
+        *(Operation.PUT, Operation.DELETE, Operation.HOLD, Operation.PURGE),
+        Operation.CLEAR,
+    }
+)
+
+
+def make_change(store: Store, change: Change, condition: Condition) -> Record | bool:
+    """
+    Make a change if its condition holds, whatever has to be done before.
+
+    Returns:
+        The record, or whether there was a value to delete. False: the condition does not
+        hold.
+
+    Raises:
+        StoreError: As by `Store.put`.
+    """
+    with store.lock:
+        if condition.kind and not condition.holds(store.stat(change.key)):
+            return False
+        if change.value is None:
+            return store.delete(change.key)
+        return store.put_record((change.key, change.value, *change[2:]))
+
+
+def sync_or_refuse(store: Store) -> None:
+    """
+    Return when everything written up to now survives a power loss.
+
+    Raises:
+        StoreIOError: The disk refused.
+    """
+    errors = store.stats.sync_errors
+    store.sync()
+    last = store.stats.last_errors.get("sync")
+    if last and store.stats.sync_errors != errors:
+        raise StoreIOError(f"a sync failed: {last.text}")
+
+
+def facts_of(store: Store) -> dict[str, int]:
+    """Return numbers about a store; those that count, since it was opened."""
+    usage, counts = store.usage(volumes=False), store.stats
+    return {
+        "now_us": store.clock.now_us(),
+        "keys": usage.keys,
+        "live_bytes": usage.live,
+        "disk_bytes": store.held_bytes(),
+        "capacity": usage.volume_num * usage.volume_size,
+        "volumes": sum(ring.volumes for ring in usage.rings),
+        "volume_size": usage.volume_size,
+        "expired_misses": counts.expired_reads,
+        "evicted_misses": counts.evicted_reads,
+        "evicted": counts.evicted_records,
+        "damaged": counts.damaged_records,
+        "read_errors": counts.read_errors,
+        "write_errors": counts.write_errors,
+        "sync_errors": counts.sync_errors,
+    }
+
+
+class Sharing:
+    """
+    A store that other processes use, from the beginning until `close`.
+
+    Attributes:
+        is_served: Whether they can; the file system may have no sockets.
+    """
+
+    def __init__(self, store: Store, directory: str) -> None:
+        """Serve; whoever calls has the lock of the directory."""
+        self._store, self._directory = store, directory
+        self._holder = self._depth = 0  # a guest, and how often it holds
+        self._gone: list[int] = []
+        self._listener: socket.socket | None = None
+        self._loop: LocalLoop | None = None
+        try:
+            self._listener = _listen(directory)
+        except OSError:
+            return
+        try:
+            self._loop = LocalLoop(
+                store.index,
+                cast("_native.Clock", store.clock),
+                listening=self._listener.fileno(),
+                memory=_HELD_BYTES + 4 * store.usage(volumes=False).volume_size,
+                answer=self._answer,
+                gone=self._gone.append,
+            )
+        except BaseException:
+            self._listener.close()
+            raise
+        self._thread = Background("sharing", self._turn, self._is_over)
+        self._thread.start()
+
+    @property
+    def is_served(self) -> bool:
+        """See the class."""
+        return self._loop is not None
+
+    def close(self) -> None:
+        """Return when no other process uses the store."""
+        if self._loop is None or self._listener is None:
+            return
+        with suppress(OSError), socket_path(self._directory) as path:
+            os.unlink(path)  # noqa: PTH108 - Paths are str here.
+        self._listener.close()
+        self._loop.drain(_DRAIN_SECONDS)
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """
+        Close what a forked child has inherited.
+
+        Guests must notice the end of the parent while the child lives on.
+        """
+        if self._loop is None or self._listener is None:
+            return
+        self._loop.abandon()
+        name = self._listener.getsockname()
+        for fd in (int(path.name) for path in list(Path("/proc/self/fd").iterdir())):
+            with suppress(OSError):
+                if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                    continue
+                found = socket.socket(fileno=fd)
+                is_ours = found.family == socket.AF_UNIX and found.getsockname() == name
+                found.detach()
+                if is_ours:
+                    os.close(fd)
+        self._listener.detach()
+        self._loop = None
+
+    # --- The thread ------------------------------------------------------------------
+
+    def _is_over(self) -> bool:
+        if self._loop is not None and not self._loop.has_ended:
+            return False
+        self._release(all_of=True)
+        return True
+
+    def _turn(self) -> None:
+        """Answer a request, and do what is due."""
+        if self._loop is not None:
+            self._loop.serve_call(_HOLDING_SECONDS if self._holder else _TURN_SECONDS)
+        if self._holder in self._gone:
+            self._release(all_of=True)
+        self._gone.clear()
+        if self._store.index.is_due:
+            with self._store.lock:
+                self._store.catch_up()
+
+    def _answer(self, guest: int, data: bytes) -> bytes:
+        operation, change, condition = decode_request(data)
+        if self._holder not in {0, guest} and operation in _CHANGING:
+            return encode_reply(Status.BUSY)
+        try:
+            return self._execute(guest, Operation(operation), change, condition)
+        except VolcacheError as error:
+            text = f"{type(error).__name__}\0{error}"
+        except (ValueError, MemoryError) as error:
+            text = f"StoreError\0{error}"
+        return encode_reply(Status.REFUSED, text.encode())
+
+    def _execute(
+        self, guest: int, operation: Operation, change: Change, condition: Condition
+    ) -> bytes:
+        store, key = self._store, change.key
+        calls: dict[Operation, Callable[[], bytes | None]] = {
+            Operation.GET: lambda: _reply_to_read(store.get(key)),
+            Operation.PEEK: lambda: _reply_to_read(store.peek(key)),
+            Operation.STAT: lambda: _reply_to_read(store.stat(key)),
+            Operation.PUT: lambda: _reply_to_change(store, change, condition),
+            Operation.DELETE: lambda: _reply_to_change(store, change, condition),
+            Operation.HOLD: lambda: self._hold(guest),
+            Operation.RELEASE: lambda: self._release(all_of=False),
+            Operation.PURGE: lambda: store.purge(key),
+            Operation.CLEAR: store.flush,
+            Operation.SYNC: lambda: sync_or_refuse(store),
+            Operation.SCAN: lambda: _reply_to_scan(store, change.value or b""),
+            Operation.FACTS: lambda: encode_reply(
+                Status.DONE, json.dumps(facts_of(store)).encode()
+            ),
+        }
+        return calls[operation]() or encode_reply(Status.DONE)
+
+    def _hold(self, guest: int) -> None:
+        self._store.lock.__enter__()
+        self._holder, self._depth = guest, self._depth + 1
+
+    def _release(self, *, all_of: bool) -> None:
+        while self._depth:
+            self._store.lock.__exit__()
+            self._depth -= 1
+            if not self._depth:
+                self._holder = 0
+            if not all_of:
+                break
+
+
+def _reply_to_read(record: Record | None) -> bytes:
+    if record is None:
+        return encode_reply(Status.NONE)
+    return encode_reply(Status.DONE, record.value, record)
+
+
+def _reply_to_change(store: Store, change: Change, condition: Condition) -> bytes:
+    made = make_change(store, change, condition)
+    if isinstance(made, bool):
+        return encode_reply(Status.DONE if made else Status.NONE)
+    return encode_reply(Status.DONE, b"", made)
+
+
+def _reply_to_scan(store: Store, cursor: bytes) -> bytes:
+    """Reply with some keys, and before them where to go on."""
+    scan = store.key_scan(cursor.decode("ascii"))
+    keys = scan.read() if scan.cursor else []
+    words = (scan.cursor.encode(), *keys)
+    return encode_reply(
+        Status.DONE,
+        b"".join(len(word).to_bytes(2, "little") + word for word in words),
+    )
+
+
+def _listen(directory: str) -> socket.socket:
+    """
+    Return a socket that listens; only those may connect who may write to the directory.
+
+    Raises:
+        OSError: The file system has no sockets, or cannot be written.
+    """
+    found = Path(directory).stat()
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        with socket_path(directory) as path:
+            with suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108 - Paths are str here.
+            listener.bind(path)
+            # Nobody can connect before it listens.
+            with suppress(PermissionError):
+                os.chown(path, -1, found.st_gid)
+            os.chmod(path, stat.S_IMODE(found.st_mode) & 0o222)  # noqa: PTH101
+        listener.setblocking(False)  # noqa: FBT003 - The library's.
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,198 @@
+"""
+What owner and guests of a directory say to each other; see front/local.h.
+
+Both are processes of one machine and may write to the directory, so numbers are those of
+the machine. A guest that sends nonsense gets a refusal.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from enum import IntEnum
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from volcache.store.directory import SOCKET
+from volcache.store.format import Record, new_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REQUEST: Final = Struct("=IIHBBBBBxQQQQ")
+REPLY: Final = Struct("=IIIIHBBBBxxQQQQ")
+
+
+class Operation(IntEnum):
+    """What is asked for; `vc_local_operation`."""
+
+    GET = 1  # the record of a key, which is a read of it
+    PEEK = 2  # the same, which is none
+    STAT = 3  # without the value
+    PUT = 4
+    DELETE = 5
+    HOLD = 16  # let no other one change anything before RELEASE
+    RELEASE = 17
+    PURGE = 18
+    CLEAR = 19
+    SYNC = 20
+    SCAN = 21  # some keys, from a cursor on
+    FACTS = 22  # numbers about the store
+
+
+class Status(IntEnum):
+    """What became of it; `vc_local_status`."""
+
+    NONE = 0  # a miss, or the condition does not hold
+    DONE = 1
+    REFUSED = 2  # the value is the name of an error, a zero byte and its text
+    BUSY = 3  # another one holds: ask again
+    GONE = 4  # the owner has ended, and not done it
+
+
+class If(IntEnum):
+    """The condition of a change; `vc_if`."""
+
+    ANY = 0
+    ABSENT = 1
+    PRESENT = 2
+    SAME = 3
+    OLDER = 4
+
+
+ANY_EXPIRY: Final = 2**64 - 1
+
+
+class Condition(NamedTuple):
+    """What the record of a key must be for a change; `vc_condition`."""
+
+    kind: int = If.ANY
+    stored_us: int = 0
+    expires_ms: int = ANY_EXPIRY
+
+    def holds(self, record: Record | None) -> bool:
+        """Return whether it holds for a record; None: there is none."""
+        if self.kind == If.ABSENT or record is None:
+            return record is None and self.kind in {If.ANY, If.ABSENT, If.OLDER}
+        if self.kind == If.OLDER:
+            return record.stored_us <= self.stored_us
+        expires_ms = {record.expires_ms, ANY_EXPIRY}
+        return self.kind != If.SAME or (
+            record.stored_us == self.stored_us and self.expires_ms in expires_ms
+        )
+
+
+ALWAYS: Final = Condition()
+
+
+class Change(NamedTuple):
+    """
+    A value to be stored, or a key to be deleted if `value` is None.
+
+    The other fields are those of a `Record`; `stored_us` is 0, except of a touch.
+    """
+
+    key: bytes
+    value: bytes | None
+    content_type: bytes = b""
+    content_encoding: bytes = b""
+    cache_control: bytes = b""
+    stored_us: int = 0
+    expires_ms: int = 0
+    flags: int = 0
+
+
+def same_as(record: Record) -> Condition:
+    """Return the condition that a record is still that of its key."""
+    return Condition(If.SAME, record.stored_us, record.expires_ms)
+
+
+def encode_change(change: Change, condition: Condition) -> bytes:
+    """Return the request to make a change."""
+    key, value, *headers = change[:5]
+    operation = Operation.DELETE if value is None else Operation.PUT
+    head = REQUEST.pack(
+        *(len(value or b""), change.flags, len(key), operation, condition.kind),
+        *map(len, change[2:5]),
+        *(change.stored_us, change.expires_ms, *condition[1:]),
+    )
+    return b"".join((head, key, *headers, value or b""))
+
+
+def encode_question(operation: Operation, key: bytes, value: bytes = b"") -> bytes:
+    """Return another request."""
+    head = REQUEST.pack(len(value), 0, len(key), operation, 0, 0, 0, 0, 0, 0, 0, 0)
+    return b"".join((head, key, value))
+
+
+def decode_request(data: bytes) -> tuple[int, Change, Condition]:
+    """Return operation, fields and condition of a request that is whole."""
+    length, flags, key_length, operation, kind, *rest = REQUEST.unpack_from(data)
+    *lengths, stored_us, expires_ms, if_stored_us, if_expires_ms = rest
+    parts, at = [], REQUEST.size
+    for size in (key_length, *lengths, length):
+        parts.append(data[at : at + size])
+        at += size
+    key, first, second, third, value = parts
+    sent = None if operation == Operation.DELETE else value
+    change = Change(key, sent, first, second, third, stored_us, expires_ms, flags)
+    return operation, change, Condition(kind, if_stored_us, if_expires_ms)
+
+
+def encode_reply(
+    status: int, value: bytes = b"", record: Record | None = None
+) -> bytes:
+    """Return a reply."""
+    if record is None:
+        head = REPLY.pack(len(value), 0, 0, 0, 0, status, *(0,) * 7)
+        return head + value
+    headers = record[1:4]
+    head = REPLY.pack(
+        *(
+            len(value),
+            record.flags,
+            record.length,
+            record.checksum,
+            record.volume,
+            status,
+        ),
+        *map(len, headers),
+        *(record.stored_us, record.expires_ms, record.offset, record.size),
+    )
+    return b"".join((head, *headers, value))
+
+
+def reply_length(data: bytes | bytearray) -> int:
+    """Return the length of a reply that may not be whole."""
+    if len(data) < REPLY.size:
+        return REPLY.size
+    sent, _, _, _, _, _, *lengths = REPLY.unpack_from(data)[:9]
+    return int(REPLY.size + sum(lengths) + sent)
+
+
+def decode_reply(data: bytes) -> tuple[int, Record]:
+    """Return the status of a reply, and its record, which may have nothing but a value."""
+    sent, flags, length, checksum, volume, status, *rest = REPLY.unpack_from(data)
+    first, second, third, stored_us, expires_ms, offset, size = rest
+    at = REPLY.size + first + second + third
+    types = (
+        data[REPLY.size : REPLY.size + first],
+        data[REPLY.size + first : at - third],
+        data[at - third : at],
+    )
+    fields = (
+        *(data[at : at + sent], *types, stored_us, expires_ms, flags),
+        *(volume, offset, size, length, checksum, "DISK"),
+    )
+    record: Record = new_record(Record, fields)
+    return status, record
+
+
+@contextmanager
+def socket_path(directory: str) -> Iterator[str]:
+    """Yield a path of the socket of a directory that is short enough for the kernel."""
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{SOCKET}"
+    finally:
+        os.close(fd)

@@ -1,0 +1,487 @@
+"""embedded/links.py: several processes that use one directory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from support.embedded import Cache, count_up, open_small, owner_of
+from support.process import SOURCE
+from support.waiting import wait_until
+from volcache.embedded import links
+from volcache.embedded.errors import UnknownResultError
+from volcache.embedded.links import Guest, LinkLostError, Owner
+from volcache.sharing.wire import REQUEST, Operation
+from volcache_client.errors import ClientUsageError, ValueTooLargeError
+
+PROCESSES: Final = 4
+# Python 3.12 and later warn of a fork with threads, which is what is tested.
+forking: Final = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+def is_guest(cache: Cache) -> bool:
+    """Whether another process has the store."""
+    return isinstance(cache._session.link, Guest)
+
+
+def in_a_child(act: Callable[[], None]) -> int:
+    """Begin to do something in a forked child; return its id."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        act()
+    except BaseException:  # noqa: BLE001 - The child must end here.
+        os._exit(1)
+    os._exit(0)
+
+
+def exit_code(child: int) -> int:
+    """Return the exit code of a child."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+class Program:
+    """A process that has a cache, and executes lines of Python that it gets."""
+
+    def __init__(self, directory: Path, **how: Any) -> None:
+        """Open the cache."""
+        text = (
+            "import sys, volcache\n"
+            "cache = volcache.open(sys.argv[1], capacity='8MiB', sync_mode='none')\n"
+            "for line in sys.stdin:\n"
+            "    print(eval(line), flush=True)\n"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", text, str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"PYTHONPATH": str(SOURCE)},
+            **how,
+        )
+        assert self.does("cache.closed") == "False"
+
+    def does(self, text: str) -> str:
+        """Return what the value of an expression looks like."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+        return str(self.process.stdout.readline().strip())
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self.process.kill()
+        self.process.communicate()
+
+
+# --- What a guest does ---------------------------------------------------------------
+
+
+def test_guest_has_every_method_of_an_owner(tmp_path: Path) -> None:
+    """With the same results, which the owner sees."""
+    with open_small(tmp_path) as owner, open_small(tmp_path) as guest:
+        assert is_guest(guest)
+        assert owner.stat("a") is None
+        assert guest.get("a") is None
+        etag = guest.set("a", b"1", ttl=1000, content_type="text/plain")
+        found, same = owner.stat("a"), guest.stat("a")
+        assert found is not None
+        assert same is not None
+        assert same._replace(ttl=found.ttl) == found
+        assert (found.etag, found.content_type) == (etag, "text/plain")
+        assert guest.ttl("a") == pytest.approx(1000, abs=100)
+        assert guest.cas("a", b"2", etag)
+        assert guest.cas("a", b"3", etag) is owner.cas("a", b"3", etag) is None
+        assert guest.add("a", b"3") is None
+        assert guest.append("a", b"0") == 2
+        assert (guest.incr("a"), owner.incr("a"), guest.decr("a")) == (21, 22, 21)
+        assert guest.touch("a", 500)
+        assert owner.ttl("a") == pytest.approx(500, abs=100)
+        assert not guest.delete("a", etag)
+        assert guest.setdefault("b", b"4") == guest.pop("b") == b"4"
+        assert "b" not in owner
+        guest.update({f"c/{number}": b"%d" % number for number in range(100)})
+        assert dict(guest.items()) == dict(owner.items())
+        assert len(guest) == len(owner) == 101
+        guest.purge("c/")
+        assert list(owner) == [b"a"]
+        guest.sync()
+        guest.clear()
+        assert list(owner) == []
+        assert guest.stats()._replace(hits=0, misses=0) == owner.stats()._replace(
+            hits=0, misses=0
+        )
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 70_000, 900_000])
+def test_value_of_any_size_is_the_same_for_owner_and_guest(
+    tmp_path: Path, size: int
+) -> None:
+    """Also one that is longer than what is received at a time."""
+    value = os.urandom(size)
+    with open_small(tmp_path) as owner, open_small(tmp_path) as guest:
+        guest["a"] = value
+        owner["b"] = value
+        assert owner["a"] == guest["b"] == guest["a"] == value
+
+
+def test_guest_is_refused_as_the_owner_is(tmp_path: Path) -> None:
+    """By the same errors."""
+    with open_small(tmp_path) as owner, open_small(tmp_path) as guest:
+        for cache in (owner, guest):
+            with pytest.raises(ValueTooLargeError, match="allowed are 0 to"):
+                cache["a"] = bytes(2 << 20)
+
+
+def test_volumes_are_rotated_for_guests(tmp_path: Path) -> None:
+    """What the loop cannot do is done by the thread."""
+    with open_small(tmp_path, capacity="4MiB") as owner, open_small(tmp_path) as guest:
+        for number in range(300):
+            guest[f"{number}"] = bytes([number % 256]) * 50_000
+            assert guest[f"{number}"] == bytes([number % 256]) * 50_000
+        assert owner.stats().evicted > 100
+        assert all(len(set(value)) == 1 for value in owner.values())
+
+
+def test_exclusive_keeps_other_processes_from_changing_the_cache(
+    tmp_path: Path,
+) -> None:
+    """Whoever holds, reads and changes; the end of a holder releases."""
+    order: list[str] = []
+
+    def change(cache: Cache, name: str) -> threading.Thread:
+        def run() -> None:
+            cache[name] = b""
+            order.append(name)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    with open_small(tmp_path) as owner, open_small(tmp_path) as guest:
+        for holder, other in ((owner, guest), (guest, owner), (guest, guest)):
+            with holder.exclusive(), holder.exclusive():
+                thread = change(other, "other")
+                for number in range(30):
+                    holder[f"{number}"] = b""
+                    assert holder.incr("n", initial=1)
+                assert other.get("1") == b""
+                order.append("holder")
+            thread.join()
+            assert order == ["holder", "other"]
+            order.clear()
+        with guest.exclusive():
+            link = guest._session.link
+            assert isinstance(link, Guest)
+            link._held[threading.get_ident()][0].close()
+            owner["a"] = b"released"
+
+
+# --- Processes -----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@forking
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_processes_of_multiprocessing_count_together(
+    tmp_path: Path, method: str
+) -> None:
+    """No change is lost, whoever owns the directory and closes it meanwhile."""
+    context: Any = multiprocessing.get_context(method)
+    users = [
+        context.Process(target=count_up, args=(tmp_path, 200)) for _ in range(PROCESSES)
+    ]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join()
+        assert user.exitcode == 0
+    with open_small(tmp_path, capacity="64MiB") as cache:
+        assert cache["n"] == b"%d" % (200 * PROCESSES)
+
+
+@forking
+def test_forked_children_are_guests_of_their_parent(tmp_path: Path) -> None:
+    """As workers of a server that has opened the cache before it forks them."""
+    begun, begin = os.pipe()
+
+    def work() -> None:
+        for _ in range(100):
+            cache.incr("n", initial=1)
+        assert is_guest(cache)
+        if os.fork() == 0:
+            cache.incr("n")
+            os._exit(0)
+        os.wait()
+        os.write(begin, b"!")
+
+    with open_small(tmp_path) as cache:
+        children = [in_a_child(work) for _ in range(PROCESSES)]
+        assert [exit_code(child) for child in children] == [0] * PROCESSES
+        assert cache["n"] == b"%d" % (101 * PROCESSES)
+        assert not is_guest(cache)
+    assert len(os.read(begun, 100)) == PROCESSES
+
+
+@forking
+def test_forked_child_goes_on_when_its_parent_has_closed_the_cache(
+    tmp_path: Path,
+) -> None:
+    """Locks and connections end with the parent, although the child has inherited them."""
+    reading, writing = os.pipe()
+
+    def work() -> None:
+        os.close(writing)
+        os.read(reading, 1)  # The parent has closed it.
+        cache["b"] = b"2"
+        assert not is_guest(cache)
+        cache.close()
+
+    cache = open_small(tmp_path)
+    with open_small(tmp_path) as other:
+        cache["a"] = b"1"
+        child = in_a_child(work)
+        wait_until(lambda: other.get("a") == b"1", "a guest")
+    cache.close()
+    os.close(writing)
+    assert exit_code(child) == 0
+    with open_small(tmp_path) as again:
+        assert dict(again.items()) == {b"a": b"1", b"b": b"2"}
+
+
+@pytest.mark.slow
+def test_others_go_on_after_the_owner_was_killed(tmp_path: Path) -> None:
+    """What was acknowledged is there; one of them is the owner from then on."""
+    programs = [Program(tmp_path) for _ in range(3)]
+    assert programs[1].does("cache.set('a', b'1', ttl=1000) != ''") == "True"
+    assert programs[2].does("cache.get('a')") == "b'1'"
+    programs[0].kill()
+    assert programs[2].does("cache.get('a')") == "b'1'"
+    assert programs[1].does("cache.incr('a')") == "2"
+    assert programs[1].does("type(cache._session.link).__name__") == "'Guest'"[1:-1]
+    programs[2].kill()
+    assert programs[1].does("cache.get('a')") == "b'2'"
+    assert programs[1].does("round(cache.ttl('a'), -2)") == "1000.0"
+    programs[1].kill()
+
+
+@pytest.mark.slow
+def test_tests_in_parallel_share_a_directory(tmp_path: Path) -> None:
+    """Of pytest-xdist."""
+    (tmp_path / "test_it.py").write_text(
+        "import pytest, volcache\n"
+        f"cache = volcache.open({str(tmp_path / 'cache')!r}, capacity='8MiB')\n"
+        "@pytest.mark.parametrize('n', range(20))\n"
+        "def test_it(n):\n"
+        "    cache[f'{n}'] = b'%d' % n\n"
+        "    assert cache[f'{n}'] == b'%d' % n\n"
+    )
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-n",
+            "2",
+            "-p",
+            "no:cacheprovider",
+            ".",
+        ],
+        cwd=tmp_path,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    with open_small(tmp_path / "cache") as cache:
+        assert len(cache) == 20
+
+
+# --- The end of an owner during a call -----------------------------------------------
+
+
+@pytest.fixture(name="losing")
+def fixture_losing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return what lets the next request of a kind be done without a reply."""
+    exchange = links._exchange
+
+    def lose(*operations: int) -> None:
+        def lose_reply(connection: socket.socket, request: bytes) -> bytes:
+            if REQUEST.unpack_from(request)[3] not in operations:
+                return exchange(connection, request)
+            monkeypatch.setattr(links, "_exchange", exchange)
+            exchange(connection, request)
+            raise LinkLostError(is_sent=True)
+
+        monkeypatch.setattr(links, "_exchange", lose_reply)
+
+    return lose
+
+
+def test_call_without_a_reply_is_repeated_if_that_does_no_harm(
+    tmp_path: Path, losing: Callable[..., None]
+) -> None:
+    """Otherwise an error says that it may have been made."""
+    with open_small(tmp_path) as owner, open_small(tmp_path) as guest:
+        losing(Operation.PUT)
+        assert guest.set("a", b"1")
+        for read, found in ((guest.get, b"1"), (guest.exists, True)):
+            losing(Operation.GET, Operation.STAT)
+            assert read("a") == found
+        losing(Operation.FACTS)
+        assert len(guest) == 1
+        for change in (
+            lambda: guest.incr("n", initial=1),
+            lambda: guest.append("n", b"1"),
+            lambda: guest.delete("a"),
+            lambda: guest.add("a", b"2"),
+            lambda: guest.pop("a"),
+        ):
+            losing(Operation.PUT, Operation.DELETE)
+            with pytest.raises(UnknownResultError, match="made or not"):
+                change()
+        assert list(owner) == [b"n"]
+
+
+def test_repeated_set_does_not_replace_a_newer_value(
+    tmp_path: Path, losing: Callable[..., None]
+) -> None:
+    """It took effect before that; its ETag is that of no value."""
+    with open_small(tmp_path) as owner, open_small(tmp_path) as guest:
+        losing(Operation.PUT)
+        lose = links._exchange
+
+        def overtake(connection: socket.socket, request: bytes) -> bytes:
+            try:
+                return lose(connection, request)
+            finally:
+                owner["a"] = b"newer"
+
+        links._exchange = overtake
+        etag = guest.set("a", b"1")
+        assert owner["a"] == guest["a"] == b"newer"
+        assert guest.cas("a", b"2", etag) is None
+
+
+# --- Who may use it ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "allowed"), [(0o700, 0o200), (0o755, 0o200), (0o775, 0o220)]
+)
+def test_who_may_write_to_the_directory_may_use_the_socket(
+    tmp_path: Path, mode: int, allowed: int
+) -> None:
+    """And nobody else."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(mode)
+    with open_small(tmp_path / "cache"):
+        found = (tmp_path / "cache" / "socket").stat()
+        assert found.st_mode & 0o777 == allowed
+        assert found.st_gid == (tmp_path / "cache").stat().st_gid
+    assert not (tmp_path / "cache" / "socket").exists()
+
+
+def test_long_path_can_be_shared(tmp_path: Path) -> None:
+    """The kernel takes 107 bytes for the name of a socket."""
+    directory = tmp_path / ("d" * 100) / ("e" * 100)
+    directory.mkdir(parents=True)
+    with open_small(directory) as owner, open_small(directory) as guest:
+        guest["a"] = b"1"
+        assert owner["a"] == b"1"
+
+
+def test_directory_without_sockets_is_used_by_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on file systems that have none."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("volcache.sharing.owner._listen", refuse)
+    with open_small(tmp_path) as cache:
+        cache["a"] = b"1"
+        assert cache["a"] == b"1"
+        assert not owner_of(cache)._sharing.is_served
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+def test_user_of_the_group_shares_and_a_stranger_is_refused(tmp_path: Path) -> None:
+    """Both can go into the directory; only the first may write to it."""
+    directory = tmp_path / "cache"
+    directory.mkdir()
+    os.chown(directory, -1, 4321)
+    directory.chmod(0o775)
+    for parent in tmp_path.parents[:-1]:
+        if parent.stat().st_mode & 0o001 == 0:
+            parent.chmod(parent.stat().st_mode | 0o011)
+    tmp_path.chmod(0o755)
+    with open_small(directory) as cache:
+        cache["a"] = b"1"
+        member = Program(directory, user=1234, group=4321, extra_groups=[])
+        assert member.does("cache.get('a')") == "b'1'"
+        assert member.does("cache.set('a', b'2') != ''") == "True"
+        assert cache["a"] == b"2"
+        member.kill()
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(directory / "socket"))
+        text = (
+            "import socket, sys\n"
+            "try: socket.socket(socket.AF_UNIX).connect(sys.argv[1])\n"
+            "except PermissionError: print('refused')\n"
+        )
+        stranger = subprocess.run(
+            [sys.executable, "-c", text, str(directory / "socket")],
+            user=1235,
+            group=1235,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert stranger.stdout == "refused\n"
+
+
+def test_closed_guest_refuses_every_call_and_leaves_the_owner_alone(
+    tmp_path: Path,
+) -> None:
+    """As an owner does."""
+    with open_small(tmp_path) as owner:
+        guest = open_small(tmp_path)
+        guest.close()
+        guest.close()
+        with pytest.raises(ClientUsageError, match="is closed"):
+            guest.get("a")
+        owner["a"] = b"1"
+        assert isinstance(owner._session.link, Owner)
+
+
+@pytest.mark.slow
+def test_killed_owner_leaves_no_connection_in_its_children(tmp_path: Path) -> None:
+    """A guest of it goes on although a child of it lives on."""
+    program = Program(tmp_path)
+    with open_small(tmp_path) as guest:
+        guest["a"] = b"1"
+        assert is_guest(guest)
+        child = int(
+            program.does("__import__('os').fork() or __import__('time').sleep(60)")
+        )
+        program.process.send_signal(signal.SIGKILL)
+        assert guest["a"] == b"1"
+        assert not is_guest(guest)
+        os.kill(child, signal.SIGKILL)
+    program.kill()
