@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import math
 import os
@@ -529,6 +530,7 @@ def test_sessions_are_kept(server: ServerProcess) -> None:
 def test_examples_of_the_page_work(server: ServerProcess) -> None:
     """Those of Django's settings, cachetools and CacheControl."""
     found: dict[str, Any] = {}
+    closing = contextlib.ExitStack()
     for block in blocks(PAGE):
         text = block.text.replace("http://cache.example:8080", server.url)
         text = text.replace("): ...", "): return [article, calls.append(article)]")
@@ -546,5 +548,7 @@ def test_examples_of_the_page_work(server: ServerProcess) -> None:
             assert calls == ["a"]
             assert found["client"].get("a/USD") == ["a", None]
             assert found["client"].ttl("a/USD") <= 60
-        found.pop("client", None)
+        if "import" in block.text:
+            closing.callback(found["client"].close)
     assert found["session"].get(f"{server.url}/-/ready").status_code == 200
+    closing.close()
