@@ -13,23 +13,27 @@ import warnings
 import weakref
 from contextlib import suppress
 from contextvars import ContextVar
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, overload
 
 from volcache_client.aio_transport import TaskDriver
-from volcache_client.errors import ClientUsageError
+from volcache_client.errors import CacheError, ClientUsageError
 from volcache_client.methods import AsyncMethods
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
     from typing import Unpack
 
     from volcache_client.core import Source
+    from volcache_client.keys import Key
     from volcache_client.making import Making
     from volcache_client.many import Many
     from volcache_client.messages import Operation
     from volcache_client.operations import Operations
     from volcache_client.options import OptionArguments, Options
     from volcache_client.serializers import ValueSerializer
+
+    _Turn = dict[Key, list[asyncio.Future[tuple["V"] | None]]]
 
 K = TypeVar("K", bound="str | bytes")
 T = TypeVar("T")
@@ -70,6 +74,13 @@ class _TaskFlight(Generic[V]):
             if not self.callers and not self.task.done():
                 self.task.cancel()
                 await asyncio.wait([self.task])
+
+
+async def _together(steps: list[Operation[None]]) -> None:
+    if len(steps) == 1:  # Without a task of its own.
+        await steps[0]
+    else:
+        await asyncio.gather(*steps)
 
 
 async def _until_end(client: weakref.ref[AsyncClient[Any]]) -> AsyncGenerator[None]:
@@ -119,6 +130,9 @@ class AsyncClient(AsyncMethods[V]):  # noqa: D101 - As of its methods.
         self._driver = TaskDriver(options)
         self._flights: dict[bytes, _TaskFlight[V]] = {}
         self._renewing: set[asyncio.Task[None]] = set()
+        # With `batch`: what tasks have asked for in this turn of the loop.
+        self._turn: _Turn[V] = {}
+        self._sending: set[asyncio.Task[None]] = set()
         return self._driver
 
     async def close(self) -> None:
@@ -151,6 +165,8 @@ class AsyncClient(AsyncMethods[V]):  # noqa: D101 - As of its methods.
         }:
             await asyncio.wait(making)
         await self._driver.close()
+        if self._sending:
+            await asyncio.wait(self._sending)
 
     async def __aenter__(self) -> Self:
         self._enter()
@@ -194,6 +210,7 @@ class AsyncClient(AsyncMethods[V]):  # noqa: D101 - As of its methods.
         """Belong to a loop until it ends; nothing of one before it is left."""
         self._driver.begin_again()
         self._flights, self._renewing = {}, set()
+        self._turn, self._sending = {}, set()
         self._loop = loop
         # A loop that ends closes its generators: the connections end with it, in order.
         self._closer = _until_end(weakref.ref(self))
@@ -209,8 +226,43 @@ class AsyncClient(AsyncMethods[V]):  # noqa: D101 - As of its methods.
 
     async def _many(self, many: Many[K, T]) -> dict[K, T]:
         """Perform the steps for all nodes at the same time; return the results."""
-        await asyncio.gather(*await many.by_node())
+        await _together(await many.by_node())
         return many.results()
+
+    async def _in_turn(self, key: Key) -> tuple[V] | None:
+        """Ask for a value in a row with what other tasks ask for in this turn."""
+        loop = asyncio.get_running_loop()
+        if not self._turn:
+            loop.call_soon(self._send_turn)
+        result: asyncio.Future[tuple[V] | None] = loop.create_future()
+        self._turn.setdefault(key, []).append(result)
+        return await result
+
+    def _send_turn(self) -> None:
+        turn, self._turn = self._turn, {}
+        task = asyncio.create_task(self._take_turn(turn))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _take_turn(self, turn: _Turn[V]) -> None:
+        """Give each task its own value or error."""
+        many = self._core.get_many(turn)
+        try:
+            await _together(await many.by_node())
+            found: Mapping[Key, Any] = many.found()
+        except CacheError as error:  # The client was closed.
+            found = dict.fromkeys(turn, error)
+        for key, results in turn.items():
+            made = found.get(key)
+            for result in results:
+                if result.done():  # Its task was cancelled.
+                    continue
+                if isinstance(made, CacheError):
+                    result.set_exception(copy(made))
+                elif made is None or result is results[0]:
+                    result.set_result(made)
+                else:
+                    result.set_result((self._core.copied(made[0]),))
 
     async def _make_once(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
         """

@@ -4,39 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from copy import copy
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from volcache_client.aio_connections import AsyncPool
-from volcache_client.errors import CacheError
 from volcache_client.exchanges import HttpTransport
-from volcache_client.http1 import is_short
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Collection
 
-    from volcache_client.messages import Answer, Operation, Request
+    from volcache_client.messages import Operation
     from volcache_client.nodes import Address, Node
     from volcache_client.options import Options
-
-
-class _Batched(NamedTuple):
-    """A request that is sent together with others."""
-
-    request: Request
-    seconds: float
-    answer: asyncio.Future[Answer]
-
-    def end(self, result: Answer | CacheError | None) -> None:
-        """Give its task the answer, or an error of its own; None: it is sent again."""
-        if self.answer.done():  # The task was cancelled.
-            return
-        if isinstance(result, CacheError):
-            self.answer.set_exception(copy(result))
-        elif result is not None:
-            self.answer.set_result(result)
 
 
 class TaskDriver(HttpTransport[AsyncPool]):
@@ -52,47 +32,7 @@ class TaskDriver(HttpTransport[AsyncPool]):
         super().__init__(options)
         self.finishing: Final[set[asyncio.Task[None]]] = set()
         self._retired: Final[set[AsyncPool]] = set()
-        # With `batch`: the requests of this turn of the loop, by node.
-        self._turn: dict[Node, list[_Batched]] = {}
-        self._sending: Final[set[asyncio.Task[None]]] = set()
         _all.add(self)
-
-    def send(
-        self, node: Node, request: Request, seconds: float
-    ) -> Coroutine[Any, Any, Answer]:
-        """Send a request and read its answer; see `HttpTransport`."""
-        if self._options.batch and request.is_repeatable and is_short(request):
-            return self._send_in_turn(node, request, seconds)
-        return super().send(node, request, seconds)
-
-    async def _send_in_turn(
-        self, node: Node, request: Request, seconds: float
-    ) -> Answer:
-        loop = asyncio.get_running_loop()
-        if not self._turn:
-            loop.call_soon(self._send_turn)
-        answer: asyncio.Future[Answer] = loop.create_future()
-        self._turn.setdefault(node, []).append(_Batched(request, seconds, answer))
-        return await answer
-
-    def _send_turn(self) -> None:
-        """Send what the tasks have asked for in one turn of the loop."""
-        turn, self._turn = self._turn, {}
-        for node, batch in turn.items():
-            task = asyncio.create_task(self._send_batch(node, batch))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
-
-    async def _send_batch(self, node: Node, batch: list[_Batched]) -> None:
-        """Send requests in a row, those again that may be; give each its answer."""
-        while batch := [one for one in batch if not one.answer.done()]:
-            requests = [one.request for one in batch]
-            try:
-                results = await self.send_many(node, requests, batch[0].seconds)
-            except CacheError as error:
-                results = [error] * len(batch)
-            for one, result in zip(batch, results, strict=False):
-                one.end(result)
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -125,7 +65,7 @@ class TaskDriver(HttpTransport[AsyncPool]):
 
     async def close(self) -> None:
         """Close all connections; what is in work fails."""
-        ending = [*self._close(), *self._sending]
+        ending = self._close()
         if ending:
             await asyncio.wait(ending)
 
@@ -147,7 +87,6 @@ class TaskDriver(HttpTransport[AsyncPool]):
         """Forget the connections of a loop that has ended."""
         self._pools.clear()
         self._retired.clear()
-        self._turn = {}
 
     def _close(self) -> list[asyncio.Future[None]]:
         """Close all connections; return what is done when they have ended."""

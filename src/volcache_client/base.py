@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from volcache_client.core import Core, Source
+    from volcache_client.keys import Key
     from volcache_client.making import Making
     from volcache_client.many import Many
     from volcache_client.messages import Driver, Operation, Stat
@@ -67,6 +68,10 @@ class BaseClient(Generic[V]):
     async def _make_once(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:
         """Return the result of an operation, of this or of another thread or task."""
         raise NotImplementedError
+
+    async def _in_turn(self, key: Key) -> tuple[V] | None:
+        """Return what `Operations.get` does, perhaps together with other calls."""
+        return await self._core.get(key)
 
     def _renew(self, making: Making[V]) -> None:
         """Renew a value in the background, unless that is done already."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from volcache_client.core import outcome_of
@@ -60,12 +61,12 @@ class Many(Generic[K, T]):
         """Return the steps for each node, which may be taken at the same time."""
         core = self._core
         groups: defaultdict[Node, list[tuple[K, bytes]]] = defaultdict(list)
-        ended: Counter[Outcome] = Counter()
         failed: CacheError | None = None
         try:
             await core.refresh()
         except CacheError as error:
             failed = error
+        ended: Counter[Outcome] = Counter()
         for key in self._keys:
             try:
                 stored = core.stored_key(key)
@@ -73,25 +74,29 @@ class Many(Generic[K, T]):
                     raise failed
                 groups[core.nodes.of(stored)].append((key, stored))
             except CacheError as error:
-                ended[self._end(key, error)] += 1
+                ended[self._failed(key, error)] += 1
         self._count(ended, 0.0)
         return [self._exchange(node, keys) for node, keys in groups.items()]
 
+    def found(self) -> dict[K, T | CacheError]:
+        """Return the results and errors that are there, in the order of the keys."""
+        listed = ((key, self._results.get(key)) for key in self._keys)
+        return {key: result for key, result in listed if result is not None}
+
     def results(self) -> dict[K, T]:
         """
-        Return the results that are not None, in the order of the keys.
+        Return the results, in the order of the keys.
 
         Raises:
             CacheError: The first of the errors, with a note of how many others there are.
         """
-        listed = [self._results.get(key) for key in self._keys]
-        errors = [one for one in listed if isinstance(one, CacheError)]
+        found = self.found()
+        errors = [one for one in found.values() if isinstance(one, CacheError)]
         if len(errors) > 1:
-            errors[0].add_note(f"and {len(errors) - 1} more of {len(listed)} keys")
+            errors[0].add_note(f"and {len(errors) - 1} more of {len(self._keys)} keys")
         if errors:
             raise errors[0]
-        found = zip(self._keys, cast("list[T | None]", listed), strict=True)
-        return {key: result for key, result in found if result is not None}
+        return cast("dict[K, T]", found)
 
     async def _exchange(self, node: Node, keys: list[tuple[K, bytes]]) -> None:
         """Ask a node for its keys, some at a time."""
@@ -106,36 +111,36 @@ class Many(Generic[K, T]):
         for key, stored in keys:
             try:
                 request = self._ask(key, stored)
-                if is_short(request):
+                if request.body is None or is_short(request):
                     short[key] = request
                     continue
                 answer = await core.exchange(node, request)
-                outcome = self._end(key, answer, node)
             except CacheError as error:
-                outcome = self._end(key, error)
-            ended[outcome] += 1
-        results = await core.exchange_many(node, list(short.values()))
-        for key, result in zip(short, results, strict=True):
-            ended[self._end(key, result, node)] += 1
-        self._count(ended, core.clock() - started)
+                ended[self._failed(key, error)] += 1
+            else:
+                ended[self._end(node, key, answer)] += 1
+        results = await core.exchange_many(node, [*short.values()])
+        outcomes = map(partial(self._end, node), short, results)
+        self._count(ended + Counter(outcomes), core.clock() - started)
 
-    def _end(
-        self, key: K, result: Answer | CacheError, node: Node | None = None
-    ) -> Outcome:
-        """Keep the result or error of a key; return how it ended."""
+    def _end(self, node: Node, key: K, result: Answer | CacheError) -> Outcome:
+        """Keep the result of a key; return how it ended."""
         try:
             if isinstance(result, CacheError):
                 raise result
-            taken = self._take(cast("Node", node), result)
+            taken = self._results[key] = self._take(node, result)
         except CacheError as error:
-            try:
-                self._core.excuse(error, is_write=self._is_write)
-            except CacheError as raised:
-                self._results[key] = raised
-                return "error"
-            return "dropped" if self._is_write else "miss"
-        self._results[key] = taken
+            return self._failed(key, error)
         return outcome_of(self._name, taken, is_write=self._is_write)
+
+    def _failed(self, key: K, error: CacheError) -> Outcome:
+        """Keep the error of a key, unless it is excused; return how it ended."""
+        try:
+            self._core.excuse(error, is_write=self._is_write)
+        except CacheError as raised:
+            self._results[key] = raised
+            return "error"
+        return "dropped" if self._is_write else "miss"
 
     def _count(self, ended: Counter[Outcome], seconds: float) -> None:
         """Count keys; each took as long as those with which it was sent."""

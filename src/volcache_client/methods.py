@@ -83,8 +83,12 @@ class AsyncMethods(BaseClient[V]):
     ) -> V | T | None:
         """Return the value of a key; the default for a miss. `touch`: its new `ttl`."""
         core = self._opened
-        steps = core.get(key) if touch is None else core.get_and_touch(key, touch)
-        found = await steps
+        if touch is not None:
+            found = await core.get_and_touch(key, touch)
+        elif core.options.batch:
+            found = await self._in_turn(key)
+        else:
+            found = await core.get(key)
         return default if found is None else found[0]
 
     async def exists(self, key: Key) -> bool:

@@ -74,7 +74,7 @@ class Options:
         refresh_seconds: How long a list of nodes from a file or a function is used.
         lease_seconds: How long others wait for the one that makes a value in `get_or_set`,
             whole seconds; afterwards another one makes it.
-        batch: Of AsyncClient: what tasks ask for in one turn of the loop is sent in a row.
+        batch: Of AsyncClient: what tasks `get` in one turn of the loop is sent in a row.
         on_event: Called with changes of the nodes, one at a time and in their order, in a
             thread or task that notices one; what it raises is logged and ignored.
     """
