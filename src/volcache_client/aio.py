@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from volcache_client.options import OptionArguments, Options
     from volcache_client.serializers import ValueSerializer
 
-    _Turn = dict[Key, list[asyncio.Future[tuple["V"] | None]]]
 
 K = TypeVar("K", bound="str | bytes")
 T = TypeVar("T")
@@ -131,7 +130,7 @@ class AsyncClient(AsyncMethods[V]):  # noqa: D101 - As of its methods.
         self._flights: dict[bytes, _TaskFlight[V]] = {}
         self._renewing: set[asyncio.Task[None]] = set()
         # With `batch`: what tasks have asked for in this turn of the loop.
-        self._turn: _Turn[V] = {}
+        self._turn: dict[Key, list[asyncio.Future[Any]]] = {}
         self._sending: set[asyncio.Task[None]] = set()
         return self._driver
 
@@ -244,7 +243,7 @@ class AsyncClient(AsyncMethods[V]):  # noqa: D101 - As of its methods.
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _take_turn(self, turn: _Turn[V]) -> None:
+    async def _take_turn(self, turn: dict[Key, list[asyncio.Future[Any]]]) -> None:
         """Give each task its own value or error."""
         many = self._core.get_many(turn)
         try:

@@ -1,23 +1,17 @@
 """Made by `tools/make_client.py` of `methods.py`: edit that."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar, Unpack, overload
-
-from volcache_client.core import Source
-from volcache_client.keys import Key
-from volcache_client.options import OptionArguments
-from volcache_client.serializers import ValueSerializer
-
-_Turn = dict[Key, list[asyncio.Future[tuple[V] | None]]]
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import BinaryIO, ParamSpec
+from typing import Any, BinaryIO, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from volcache_client.base import BaseReader
-from volcache_client.keys import Ttl
+from volcache_client.core import Source
+from volcache_client.keys import Key, Ttl
 from volcache_client.memo import SyncCachedFunction
 from volcache_client.messages import Item, Stat
+from volcache_client.options import OptionArguments
+from volcache_client.serializers import ValueSerializer
 from volcache_client.thread_client import ThreadClient
 
 K = TypeVar("K", bound=str | bytes)
