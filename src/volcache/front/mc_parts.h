@@ -99,7 +99,7 @@ struct vc_mc {
     vc_mc_command sets[VC_PUTS_AT_ONCE];    /* those that follow it */
     size_t fetched;         /* keys of a get that are fetched already */
     int64_t ended_ns;       /* when the last command was executed */
-    int64_t second;         /* of the store's clock, in this turn */
+    int64_t second;         /* of the store's clock, in this turn; 0: not yet known */
     char reason[VC_MC_REASON_BYTES];    /* why a key is refused */
 };
 

@@ -359,8 +359,8 @@ static void note_read(vc_mc_run *run, uint64_t before_ms) {
     vc_marks *reads = config_of(run)->reads;
     uint64_t version = outcome->record.stored_us;
     uint32_t read = 0;
+    if (!run->mc->second) run->mc->second = now_ms(run) / 1000;
     int64_t second = run->mc->second;
-    if (!second || !run->out->used) run->mc->second = second = now_ms(run) / 1000;
     if (run->command->form == VC_MC_META) {
         bool was_read = vc_marks_get(reads, version, &read);
         outcome->idle = !was_read ? -1 : second > read ? second - read : 0;

@@ -253,6 +253,7 @@ vc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t 
     vc_step step = find_command(mc, stream, data, length, used, command);
     if (step != VC_STEP_NEXT) return await(stream, length - *used);
     if (!vc_out_has_room(out, VC_MC_REPLY_BYTES)) return VC_STEP_FLUSH;
+    if (!out->used) mc->second = 0;
     if (stream->is_series && command->action == VC_MC_READ) {
         if (!stream->has_keys || !mc->fetched) fetch_keys(mc, data + *used, length - *used);
         else mc->fetched--;

@@ -1,31 +1,162 @@
-"""What the commands do in the cache."""
+"""Commands in C: what they count, log and hold, which may take long; disk and hot tier."""
 
 from __future__ import annotations
 
 from base64 import b64encode
 from itertools import product
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from support import binary_protocol as wire
 from support.memcache_talk import Talk
+from support.stores import fill_volume
+from support.tiers import FakeServer, make_tier
 from volcache.errors import ClientError
+from volcache.front import Copies
 from volcache.keys import parse_key
 
-DAY = 24 * 60 * 60
+# Volumes have room for all that a test stores.
+SIZE_MAX = 50_000
 
 
-def test_times_up_to_thirty_days_are_from_now(talk: Talk) -> None:
-    """Longer ones are since the epoch; one in the past deletes, as if it had stored."""
-    now = talk.clock.now_ms // 1000
-    times = {0: -1, 1: 1, 30 * DAY: 30 * DAY, now + 40: 40, now + 400 * DAY: 400 * DAY}
-    for exptime, ttl in times.items():
-        assert talk.say(f"set a 0 {exptime} 1;x;mg a t") == f"STORED;HD t{ttl}"
-    for exptime in (-1, -(2**40), 30 * DAY + 1, now):
-        assert (
-            talk.say(f"set a 0 0 1;x;set a 0 {exptime} 1;y;get a")
-            == "STORED;STORED;END"
-        )
+def test_what_is_executed_is_logged_and_counted(talk: Talk) -> None:
+    """A line for each; of errors and numbers, too."""
+    talk.say("set a 0 0 1;1;get a;get b;mg a;incr a 1;incr b 1;delete a;bogus;mn")
+    lines = [line.split('"') for line in talk.lines]
+    assert [(one[1], one[2].split()[:2]) for one in lines] == [
+        ("set /a memcache", ["201", "8"]),
+        ("get /a memcache", ["200", "21"]),
+        ("get /b memcache", ["404", "5"]),
+        ("mg /a memcache", ["200", "4"]),
+        ("incr /a memcache", ["201", "3"]),
+        ("incr /b memcache", ["404", "11"]),
+        ("delete /a memcache", ["204", "9"]),
+        ("unknown - memcache", ["400", "7"]),
+        ("mn - memcache", ["200", "4"]),
+    ]
+    assert all(line.startswith("1.1.1.1 ") for line in talk.lines)
+    assert talk.stats.hits == 2
+    assert talk.store.stats.reads.count == 3
+
+
+def test_only_what_may_take_long_is_a_call(tmp_path: Path) -> None:
+    """No command on a record that is in memory, and no error."""
+    with Talk(tmp_path, value_size_max=SIZE_MAX) as talk:
+        for line, calls in (
+            *(("append a 0 0 1;1", 0), ("prepend a 0 0 1;1", 0), ("incr a 1", 0)),
+            *(("decr a 1", 0), ("ma a N0 J5 T60 v", 0), ("mg a N60 R30", 0)),
+            *(("ms a 1 MA;1", 0), ("gat 60 a b", 0), ("get a b", 0), ("touch a 5", 0)),
+            *(("version", 0), ("bogus", 0), ("set .. 0 0 1;1", 0), ("delete a", 0)),
+            *(("set a 0 -1 1;1", 0), ("stats", 1), ("flush_all 100", 1)),
+            (f"set a 0 0 {SIZE_MAX};{'x' * SIZE_MAX};get a", 1),  # Little room here.
+        ):
+            talk.connect().say("set a 0 0 1;1")
+            talk.called = 0
+            talk.say(line)
+            assert talk.called == calls, line
+
+
+def test_an_expired_record_is_a_miss_without_a_call(talk: Talk) -> None:
+    """It is counted as such."""
+    talk.say("set a 0 10 1;1")
+    talk.clock.advance(11)
+    talk.called = 0
+    assert talk.say("get a;mg a;incr a 1;add a 0 0 1;2") == "END;EN;NOT_FOUND;STORED"
+    assert talk.called == 0
+    assert talk.store.stats.expired_reads == 4
+
+
+def test_touch_to_the_same_second_writes_nothing(talk: Talk) -> None:
+    """The times of memcached have whole seconds, too."""
+    talk.say("set a 0 100 1;1")
+    for touch in ("touch a 100", "gat 100 a", "mg a T100"):
+        for step_ms, writes in ((900, 0), (100, 1)):
+            before = talk.store.stats.writes.count
+            talk.clock.now_ms += step_ms
+            talk.say(touch)
+            assert talk.store.stats.writes.count - before == writes
+            assert talk.say("mg a t") == "HD t100"
+
+
+@pytest.mark.parametrize("name", [b"get", b"gets", b"gat 100", b"gats 100"])
+def test_keys_of_a_get_are_used_as_they_arrive(talk: Talk, name: bytes) -> None:
+    """However many there are; a key that is too long ends it."""
+    talk.say("set a 0 0 1;x")
+    expected = b""
+    for keys in range(1, 1500):
+        expected += talk.ask(name + b" " if keys == 1 else b"", b"a b%d " % keys)
+        assert talk.buffered < 2500
+    assert expected.count(b"VALUE a 0 1") > 1000
+    rest = talk.ask(b"a", b"\r", b"\nmn\r\n")
+    assert expected.count(b"VALUE") + rest.count(b"VALUE") == 1500
+    assert rest.endswith(b"x\r\nEND\r\nMN\r\n")
+    long = talk.ask(
+        name + b" b" * 2000 + b" " + b"k" * 251, b"k" * 99999 + b" a\r\nmn\r\n"
+    )
+    assert long == b"CLIENT_ERROR bad command line format\r\nMN\r\n"
+    assert talk.ask(name + b" " * 5000, b"\r\nmn\r\n").endswith(b"MN\r\n")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        *(b"", b"get ", b"gats ", b"set ", b"mg ", b" " * 99),
+        *(b"set a 0 0 %d\r\n" % 10**12, b"set a 0 0 %d\r\n" % (2**63 - 1)),
+        wire.request(wire.SET, b"a", extras=bytes(8), body_size=2**32 - 1),
+    ],
+)
+@pytest.mark.parametrize("junk", [b"x", b"x ", b"\0", b"  ", b"\r"])
+def test_endless_input_is_not_held(talk: Talk, start: bytes, junk: bytes) -> None:
+    """Neither lines nor values without an end fill the memory."""
+    for piece in [start, *[junk * (9000 // len(junk))] * 9]:
+        talk.ask(piece)
+        assert talk.buffered <= 2500
+
+
+def test_copies_are_invalidated_with_each_change(tmp_path: Path) -> None:
+    """A get of a key that memcached may have reads the disk."""
+    with mock.patch("volcache.hot.servers.Server", return_value=FakeServer()):
+        hot = make_tier(["m"], Copies(reads=2, seconds=60), item_size_max=1000)
+    with Talk(tmp_path, hot=hot) as talk:
+        talk.say("set a 0 0 1;1")
+        for change, calls, invalidates in (
+            *(("set a 0 0 1;2", 0, True), ("ms a 1;2", 0, True)),
+            *(("touch a 50", 0, True), ("incr a 1", 0, True)),
+            ("append a 0 0 1;1", 0, True),
+            *(("add a 0 0 1;1", 0, False), ("cas a 0 0 1 5;1", 0, False)),
+            ("delete a", 1, True),  # Whether memcached has it decides on the reply.
+        ):
+            talk.say("set a 0 0 1;1;get a")
+            assert not hot.keys.may_hold(b"a")
+            talk.say("mg a v")
+            assert hot.keys.may_hold(b"a")
+            talk.called = 0
+            talk.say("get a")
+            talk.say(change)
+            assert talk.called == calls, change
+            assert hot.keys.may_hold(b"a") is not invalidates, change
+
+
+def test_a_key_that_only_the_hot_tier_has_is_found(tmp_path: Path) -> None:
+    """By all commands; one that stores makes it a record of the disk again."""
+    with mock.patch("volcache.hot.servers.Server", return_value=FakeServer()):
+        hot = make_tier(["m"], Copies(reads=2, seconds=60), item_size_max=1000)
+    with Talk(tmp_path, hot=hot, eviction="fifo") as talk:
+        for line, reply in (
+            ("get a", "VALUE a 7 2;10;END"),
+            ("mg a v s f", "VA 2 s2 f7;10"),
+            ("incr a 5", "15"),
+            ("append a 0 0 1;x", "STORED"),
+            ("gat 60 a", "VALUE a 7 2;10;END"),
+            ("add a 0 0 1;x", "NOT_STORED"),
+            ("delete a", "DELETED"),
+        ):
+            talk.connect().say("set a 7 0 2;10;get a;get a")
+            while talk.store.peek(b"a") is not None:
+                fill_volume(talk.store)
+            assert talk.say(line) == reply, line
 
 
 def test_the_settings_limit_times_to_live(tmp_path: Path) -> None:
@@ -33,43 +164,6 @@ def test_the_settings_limit_times_to_live(tmp_path: Path) -> None:
     with Talk(tmp_path, default_ttl=60, max_ttl=100) as talk:
         for exptime, ttl in ((0, 60), (80, 80), (5000, 100)):
             assert talk.say(f"set a 0 {exptime} 1;x;mg a t") == f"STORED;HD t{ttl}"
-
-
-def test_numbers_are_read_as_by_memcached(talk: Talk) -> None:
-    """As strtoull reads them."""
-    numbers = {
-        "0": 0,
-        "0" * 34 + "12": 12,
-        "18446744073709551615": 2**64 - 1,
-        "12   ": 12,
-        " 12 abc": 12,
-        "+12": 12,
-        "-0": 0,
-        "12\0": 12,
-        "0" * 900 + "7": 7,
-    }
-    wrong = ("18446744073709551616", "-1", "12abc", "", " ", "1.5", "9" * 900, "\xb2")
-    for value in (*numbers, *wrong):
-        reply = talk.say(f"set a 0 0 {len(value)};{value};incr a 0")
-        number = numbers.get(
-            value, "CLIENT_ERROR cannot increment or decrement non-numeric"
-        )
-        assert reply.removesuffix(" value") == f"STORED;{number}"
-
-
-def test_what_is_no_key_over_http_is_never_found(talk: Talk) -> None:
-    """It cannot be stored, either; other keys can, by the meta commands all of them."""
-    for key in ("../a", "a/./b", "a/..", "-/x", "a\tb", "a\0"):
-        for line in (f"set {key} 0 0 1;x", f"mg {key} N0", f"ma {key} N0"):
-            assert talk.say(line).startswith("CLIENT_ERROR bad key: ")
-        for name in ("get", "gat 5"):
-            assert talk.say(f"{name} {key}") == "END"
-        for line in (f"delete {key}", f"touch {key} 5", f"incr {key} 1"):
-            assert talk.say(line) == "NOT_FOUND"
-    for key in ("\xff", "\xc3\xbc", ".git", "a//b", "-"):
-        assert (
-            talk.say(f"set {key} 0 0 1;x;get {key}") == f"STORED;VALUE {key} 0 1;x;END"
-        )
 
 
 def test_keys_are_those_of_http(tmp_path: Path) -> None:
@@ -106,17 +200,21 @@ def test_a_disk_that_refuses_is_an_answer(talk: Talk, *, is_quiet: bool) -> None
     assert talk.say("get a") == "VALUE a 0 1;5;END"
 
 
-def test_one_client_wins_the_right_to_store_or_renew_a_value(talk: Talk) -> None:
-    """The others see that another has, until a value is stored; flags have an order."""
-    talk.check("""
-        > mg a N30 v t;mg a N30;mg a;ms a 1;x;mg a N30
-        < VA 0 t30 W;;HD Z;HD Z;HD;HD
-        > ms a 1 T60;x;mg a R30;mg a R70;mg a R70;mg a R70 T60;mg a
-        < HD;HD;HD W;HD Z;HD Z;HD Z
-        > ms a 1;x;mg a R30
-        < HD;HD
-        > ms a 1 T60;x;mg a R30 T10
-        < HD;HD
-        > ms a 1 T60;x;mg a T10 R30
-        < HD;HD W
-    """)
+def test_a_read_that_fails_ends_a_get(talk: Talk) -> None:
+    """No key after it is looked up, and no END follows."""
+    talk.say("set a 0 0 1;x;set b 0 0 1;x")
+    talk.disk.refuses_reads = True
+    for name in ("get", "gets"):
+        error, last = talk.say(f"{name} x a b;mn").split(";")
+        assert error.startswith("SERVER_ERROR the disk cannot be read")
+        assert last == "MN"
+
+
+def test_a_disk_that_refuses_answers_a_quiet_request(talk: Talk) -> None:
+    """With the status that memcached has for want of memory, and the reason."""
+    talk.disk.refuses_writes = True
+    for opcode in (wire.SET, wire.SETQ):
+        asked = wire.request(opcode, b"a", b"v", extras=wire.put_extras())
+        (reply,) = wire.replies(talk.ask(asked))
+        assert reply.status == 0x82
+        assert reply.value.startswith(b"disk refused to write")

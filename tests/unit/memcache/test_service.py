@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support import binary_protocol as wire
 from support.memcache_talk import Talk
 from volcache import __version__
 from volcache.access import Access
@@ -136,3 +137,10 @@ def test_statistics_have_the_names_of_memcached(talk: Talk) -> None:
     versions = {"version": "1.6.18", "volcache_version": __version__}
     assert versions.items() <= stats().items()
     assert stats("settings")["tcpport"] == "11211"
+
+
+def test_statistics_in_binary_end_with_an_empty_response(talk: Talk) -> None:
+    """Each pair is a response."""
+    *pairs, last = wire.replies(talk.ask(wire.request(wire.STAT)))
+    assert {pair.key: pair.value for pair in pairs}[b"threads"] == b"1"
+    assert (last.opcode, last.status, last.key, last.value) == (wire.STAT, 0, b"", b"")
