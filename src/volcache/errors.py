@@ -8,6 +8,13 @@ a status or an exit code.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_FILES_MAX: Final = 8  # that the text of an error names
+
 
 class VolcacheError(Exception):
     """Root of the tree; only subclasses are raised."""
@@ -71,6 +78,19 @@ class StoreLockedError(StoreError):
 
 class MismatchedFilesError(StoreError):
     """Files of the mount point do not belong together. Nothing was changed."""
+
+    def __init__(self, root: str, files: Iterable[str]) -> None:
+        names = list(dict.fromkeys(files))
+        more = len(names) - _FILES_MAX
+        shown = ", ".join(names[:_FILES_MAX]) + (
+            f" and {more} more" if more > 0 else ""
+        )
+        super().__init__(
+            f"mount point {root!r}: files do not belong together: {shown}. Nothing was"
+            f' changed. "volcache check {root}" says what is wrong with each. Put back the'
+            f' right files, or run "volcache repair {root}" to go on without what does not'
+            " match"
+        )
 
 
 class UnreadableVolumeError(StoreError):

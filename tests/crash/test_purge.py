@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
@@ -32,16 +31,6 @@ ALL_FILES: Final = [
     *("LOCK", "data/0", "data/1", "data/2", "data/3"),
     *("index/0", "index/1", "index/2", "index/3"),
 ]
-
-TOGETHER: Final = (
-    "PURGE.txt and META.txt do not belong together: it is ID, and META.txt"
-)
-REASONS: Final = {
-    "PURGE.txt is missing although META.txt names it (ID)",
-    "PURGE.txt is damaged although META.txt names it (ID)",
-    "PURGE.txt: expected store ID, found ID",
-    *(f"{TOGETHER} names none", f"{TOGETHER} names ID"),
-}
 
 
 class Scene:
@@ -103,24 +92,17 @@ class Scene:
             assert record is None or record.value == self.values.get(key), (what, key)
 
 
-def reason_of(error: MismatchedFilesError) -> str:
-    """Return why a start was refused, without what identifies the files."""
-    text = str(error).partition(": ")[2].partition(", so that it is unknown")[0]
-    return re.sub(r"serial \d+ checksum [0-9a-f]{8}|[0-9a-f]{16}", "ID", text)
-
-
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_no_replaced_file_brings_back_what_was_purged(*, is_stopped: bool) -> None:
     """The start is refused, or right; and after a repair it is right."""
     scene = Scene(is_stopped=is_stopped)
-    outcomes, reasons = Counter[str](), set[str]()
+    outcomes = Counter[str]()
     for what, files in scene.attacks():
         fs = make_disk(files)
         try:
             store = open_simulated(fs)
-        except MismatchedFilesError as error:
+        except MismatchedFilesError:
             outcomes["refused"] += 1
-            reasons.add(reason_of(error))
             fs = make_disk(files)
             repair(MOUNT_POINT, fs, lambda _: None)
             store = open_simulated(fs)
@@ -128,7 +110,6 @@ def test_no_replaced_file_brings_back_what_was_purged(*, is_stopped: bool) -> No
             outcomes["served"] += 1
         scene.verify(store, what)
     assert outcomes["refused"] > 50
-    assert reasons >= REASONS
 
 
 @pytest.mark.parametrize("growth", [0, 1 << 20])

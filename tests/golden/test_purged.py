@@ -77,9 +77,9 @@ def test_a_purge_file_with_a_wrong_bit_is_reported(
     path = directory / "PURGE.txt"
     path.write_bytes(path.read_bytes().replace(b"12/", b"13/"))
     assert cli.main(["check", str(directory)]) == 1
-    assert "PURGE.txt is damaged" in capsys.readouterr().out
+    assert "PURGE.txt offset 0: expected serial" in capsys.readouterr().out
     assert cli.main(["dump", str(directory)]) == 1
-    assert "PURGE.txt is damaged" in capsys.readouterr().err
+    assert "do not belong together: PURGE.txt. " in capsys.readouterr().err
     assert cli.main(["repair", str(directory)]) == 0
     assert (
         "volumes that may have purged values were left out" in capsys.readouterr().out

@@ -251,13 +251,13 @@ class _Repair:
     def _repair_purges(self) -> None:
         """Remove a PURGE.txt that cannot be used; META.txt no longer names it."""
         found = self._store.inventory.purges
-        if not found.refusal:
+        if found.mismatch is None:
             return
         self._directory.remove_purges()
         what = "META.txt says that no purge was needed"
         if found.doubtful_seq:
             what = "all volumes that may have purged values were left out"
-        self._done(PURGE, f"not used ({found.refusal}); {what}")
+        self._done(PURGE, f"not used ({found.mismatch}); {what}")
 
     def _done(self, name: str, what: str, *, written: bool = True) -> None:
         self.written += written

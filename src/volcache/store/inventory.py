@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from volcache.errors import ForeignDirectoryError
-from volcache.store.directory import DATA, INDEX, META
+from volcache.store.directory import DATA, INDEX, LOCK, META
 from volcache.store.format import (
     VOLUME_HEADER_BYTES,
     Ring,
@@ -28,14 +28,13 @@ from volcache.store.format import (
     volume_version,
 )
 from volcache.store.index_format import decode_index_header, decode_segments
-from volcache.store.manifest import ListedVolume, Manifest, decode_manifest
+from volcache.store.manifest import ListedVolume, Manifest, Mismatch, decode_manifest
 from volcache.store.native import read_lines
 from volcache.store.purges import PURGE, FoundPurges, compare_purges
 from volcache.store.volume import NO_FILE, Volume
-from volcache.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from volcache.store.directory import StoreDirectory
     from volcache.store.progress import Progress
@@ -44,19 +43,6 @@ if TYPE_CHECKING:
 # started. At most this many mounts followed, and HOT.txt must not be bound to the number
 # of one of them.
 _LOST_MOUNT_COUNTS_MAX: Final = 2**16
-_LISTED_MAX: Final = 3  # files that the text of a refusal names
-
-
-class Rejected(NamedTuple):
-    """A file that does not belong to the volume that should be there."""
-
-    file: str
-    expected: str
-    found: str
-
-    def __str__(self) -> str:
-        """Return one sentence."""
-        return f"{self.file}: expected {self.expected}, found {self.found}"
 
 
 class StoreInventory:
@@ -65,6 +51,7 @@ class StoreInventory:
 
     Attributes:
         directory: Of the store.
+        is_lenient: Volumes that do not fit are left out, instead of a refusal.
         headers: The intact volume headers, by volume id.
         unreadable: Ids of volumes whose header cannot be read.
         has_other_data: A data file has bytes in the place of a header.
@@ -75,21 +62,25 @@ class StoreInventory:
         damaged: Ids of valid volumes whose header is damaged, missing or unreadable.
         stale: Ids of valid volumes whose header is that of an earlier use, because the
             process ended, or the machine, before the present one was on the disk.
-        rejected: Files that belong elsewhere.
+        rejected: Files that belong elsewhere, although META.txt names them.
         rejected_ids: Ids of valid volumes whose data file is rejected.
         unknown_ids: Those whose index file is rejected as well.
         foreign: Ids of volumes of another store that META.txt does not name.
         purges: What PURGE.txt says.
-        refusal: Why a start must not use these files; empty: it may.
+        mismatches: Because of these files a start must not use any; empty: it may.
     """
 
     manifest: Manifest
 
     def __init__(
-        self, directory: StoreDirectory, descriptors: Mapping[int, int]
+        self,
+        directory: StoreDirectory,
+        descriptors: Mapping[int, int],
+        *,
+        is_lenient: bool,
     ) -> None:
         """Read the volume headers; the rest is found out by `take_inventory`."""
-        self.directory = directory
+        self.directory, self.is_lenient = directory, is_lenient
         self.headers: dict[int, VolumeHeader] = {}
         self.unreadable: list[int] = []
         self.has_other_data = False
@@ -99,12 +90,12 @@ class StoreInventory:
         self.is_manifest_lost = self.is_same_boot = False
         self.damaged: list[int] = []
         self.stale: list[int] = []
-        self.rejected: list[Rejected] = []
+        self.rejected: list[Mismatch] = []
         self.rejected_ids: set[int] = set()
         self.unknown_ids: set[int] = set()
         self.foreign: list[int] = []
         self.purges = FoundPurges()
-        self.refusal = ""
+        self.mismatches: list[Mismatch] = []
 
     def _read_header(self, volume: int, fd: int) -> None:
         try:
@@ -134,9 +125,8 @@ class StoreInventory:
         segments = decode_segments(data)
         found, _ = read_lines(data, segments)
         named = tuple(segments[: found.named])
-        return name.store_id, ListedVolume(
-            name.use, "sealed", found.volume_end, None, named
-        )
+        listed = ListedVolume(name.use, "sealed", found.volume_end, segments=named)
+        return name.store_id, listed
 
     def open_volumes(self, descriptors: Mapping[int, int]) -> list[Volume]:
         """
@@ -159,7 +149,7 @@ class StoreInventory:
             if listed.use.ring is ring
         ]
 
-    def leave_out(self, unknown: list[VolumeUse]) -> None:
+    def leave_out(self, unknown: Iterable[VolumeUse]) -> None:
         """Leave out volumes that may have outdated records, or that have unknown keys."""
         before = self.manifest.volumes
         bounds = self.manifest.outdated_bounds(unknown)
@@ -190,22 +180,22 @@ def take_inventory(
         ForeignDirectoryError: `data` contains files that are not volumes.
         OSError: META.txt or PURGE.txt cannot be read.
     """
-    found = StoreInventory(directory, descriptors)
+    found = StoreInventory(directory, descriptors, is_lenient=lenient)
     data = directory.read(META)
     manifest = decode_manifest(data or b"")
     if manifest is not None:
         found.manifest = manifest
         is_wrong = _compare(found)
         if lenient and is_wrong:
-            found = StoreInventory(directory, descriptors)
-            _Rebuild(found, descriptors, lenient=True).run()
-        elif lenient and found.refusal:
+            found = StoreInventory(directory, descriptors, is_lenient=True)
+            manifest = None
+        elif lenient and found.mismatches:
             uses = (listed.use for listed in manifest.volumes)
-            found.leave_out([use for use in uses if use.volume in found.unknown_ids])
-            found.unknown_ids, found.refusal = set(), ""
-    elif not _Rebuild(found, descriptors, lenient=lenient).run():
+            found.leave_out(use for use in uses if use.volume in found.unknown_ids)
+            found.mismatches = []
+    if manifest is None and not _Rebuild(found, descriptors).run():
         _begin(found, exists=data is not None)
-    _add_purges(found, directory.read(PURGE), lenient=lenient)
+    _add_purges(found, directory.read(PURGE))
     return found
 
 
@@ -220,33 +210,23 @@ def _begin(found: StoreInventory, *, exists: bool) -> None:
         )
         raise ForeignDirectoryError(message)
     volumes = (new_volume(0, 1),)
-    store_id = secrets.randbits(64)
-    found.manifest = Manifest(store_id, 0, 0, directory.boot, volumes)
+    found.manifest = Manifest(secrets.randbits(64), 0, 0, directory.boot, volumes)
     found.is_manifest_lost = exists
 
 
-def _add_purges(found: StoreInventory, data: bytes | None, *, lenient: bool) -> None:
-    """
-    Compare PURGE.txt.
-
-    Args:
-        found: What the volumes say.
-        data: The contents of PURGE.txt; None if there is none.
-        lenient: Instead of a refusal, leave out the volumes that may have purged records.
-    """
-    manifest = found.manifest
-    is_lost = found.is_manifest_lost
-    purges = compare_purges(data, manifest, is_manifest_lost=is_lost)
-    found.purges = purges
-    if not purges.refusal:
+def _add_purges(found: StoreInventory, data: bytes | None) -> None:
+    """Compare PURGE.txt; `data` has its contents, None if there is none."""
+    manifest, is_lost = found.manifest, found.is_manifest_lost
+    purges = found.purges = compare_purges(data, manifest, is_manifest_lost=is_lost)
+    if purges.mismatch is None:
         if is_lost and purges.file is not None:
             found.manifest = manifest._replace(purges=purges.file.listed)
-    elif lenient:
+    elif found.is_lenient:
         uses = (listed.use for listed in manifest.volumes)
-        found.leave_out([use for use in uses if use.seq <= purges.doubtful_seq])
+        found.leave_out(use for use in uses if use.seq <= purges.doubtful_seq)
         found.manifest = found.manifest._replace(purges=None)
     else:
-        found.refusal = "; ".join(filter(None, [found.refusal, purges.refusal]))
+        found.mismatches.append(purges.mismatch)
 
 
 def new_volume(volume: int, seq: int) -> ListedVolume:
@@ -254,7 +234,8 @@ def new_volume(volume: int, seq: int) -> ListedVolume:
     return ListedVolume(VolumeUse(volume, seq, Ring.MAIN, secrets.randbits(64)))
 
 
-def _text_of(use: VolumeUse, store_id: int) -> str:
+def text_of(use: VolumeUse, store_id: int) -> str:
+    """Return a use of a volume as `volcache check` names it."""
     volume, seq, _, salt = use
     return f"volume {volume} seq {seq} salt {salt:016x} of store {store_id:016x}"
 
@@ -266,14 +247,22 @@ def _compare(found: StoreInventory) -> bool:
     """Compare the files with META.txt; return whether it is the one that is wrong."""
     manifest, boot = found.manifest, found.directory.boot
     found.is_same_boot = bool(boot) and boot == manifest.boot
-    others = dict(found.headers)
     for listed in manifest.volumes:
-        others.pop(listed.use.volume, None)
         _compare_volume(found, listed)
-    ours = manifest.store_id
-    found.foreign = [v for v, header in others.items() if header.store_id != ours]
-    found.refusal, is_wrong = _refusal(found)
-    return is_wrong
+    ids = {listed.use.volume for listed in manifest.volumes}
+    found.foreign = [
+        volume
+        for volume, header in found.headers.items()
+        if volume not in ids and header.store_id != manifest.store_id
+    ]
+    wrong = [*_newer(found, ids), *_contradictions(found)]
+    if 2 * len(found.rejected_ids) > len(manifest.volumes):
+        wrong += found.rejected
+    if wrong:
+        text = f"seq {manifest.active.seq}"
+        wrong.insert(0, Mismatch(META, "that of the other files", text))
+    found.mismatches = wrong or (found.rejected[:] if found.unknown_ids else [])
+    return bool(wrong)
 
 
 def _compare_volume(found: StoreInventory, listed: ListedVolume) -> None:
@@ -292,15 +281,15 @@ def _compare_volume(found: StoreInventory, listed: ListedVolume) -> None:
     if _is_stale(found, listed, is_written=is_known):
         found.stale.append(volume)
         return
-    expected = _text_of(listed.use, manifest.store_id)
-    text = _text_of(header.use, header.store_id)
-    found.rejected.append(Rejected(f"{DATA}/{volume}", expected, text))
     found.rejected_ids.add(volume)
+    expected = text_of(listed.use, manifest.store_id)
+    text = text_of(header.use, header.store_id)
+    found.rejected.append(Mismatch(f"{DATA}/{volume}", expected, text))
     if not is_known:
         found.unknown_ids.add(volume)
         if indexed is not None:
-            text = _text_of(indexed[1].use, indexed[0])
-            found.rejected.append(Rejected(f"{INDEX}/{volume}", expected, text))
+            text = text_of(indexed[1].use, indexed[0])
+            found.rejected.append(Mismatch(f"{INDEX}/{volume}", expected, text))
 
 
 def _is_stale(found: StoreInventory, listed: ListedVolume, *, is_written: bool) -> bool:
@@ -320,19 +309,18 @@ def _is_stale(found: StoreInventory, listed: ListedVolume, *, is_written: bool) 
     return listed.use == manifest.active and listed.is_open and not is_written
 
 
-def _newer(found: StoreInventory) -> list[Rejected]:
+def _newer(found: StoreInventory, ids: set[int]) -> list[Mismatch]:
     """
     Return the files of this store that are newer than META.txt.
 
     The index file of a volume that META.txt names is compared when it is replayed.
     """
     ours, newest = found.manifest.store_id, found.manifest.active.seq
-    listed = {one.use.volume for one in found.manifest.volumes}
-    others = map(found.index_file, {*found.directory.index_ids()} - listed)
+    others = map(found.index_file, {*found.directory.index_ids()} - ids)
     files = [(DATA, store_id, use) for use, store_id, *_ in found.headers.values()]
     files += [(INDEX, store_id, one.use) for store_id, one in filter(None, others)]
     return [
-        Rejected(f"{kind}/{use.volume}", f"at most seq {newest}", _text_of(use, ours))
+        Mismatch(f"{kind}/{use.volume}", f"at most seq {newest}", text_of(use, ours))
         for kind, store_id, use in files
         if store_id == ours and use.seq > newest
     ]
@@ -355,60 +343,22 @@ def _has_written(listed: ListedVolume, end: int, progress: Progress) -> bool:
     return not following or progress.end <= following[0].start
 
 
-def _contradictions(found: StoreInventory) -> list[Rejected]:
+def _contradictions(found: StoreInventory) -> list[Mismatch]:
     """Return in what LOCK contradicts META.txt, which is written before it."""
     manifest = found.manifest
     contradictions, by_seq = [], {one.use.seq: one for one in manifest.volumes}
     for line in found.directory.progress:
-        if line.store_id != manifest.store_id:
+        named, is_older = by_seq.get(line.seq), line.seq < manifest.active.seq
+        if line.store_id != manifest.store_id or (named is None and is_older):
             continue
         if line.boot != manifest.boot and line.seq <= manifest.active.seq:
             continue  # A power loss may have taken what it names.
-        named = by_seq.get(line.seq)
-        if named is None and line.seq < manifest.active.seq:
-            continue
-        if named is not None:
-            start = named.segments[-1].start if named.segments else 0
-            if _has_written(named, start, line):
-                continue
-        expected = manifest.active if named is None else named.use
-        text = f"seq {line.seq} salt {line.salt:016x} end {line.end}"
-        contradictions.append(
-            Rejected("LOCK", _text_of(expected, manifest.store_id), text)
-        )
+        start = named.segments[-1].start if named and named.segments else 0
+        if named is None or not _has_written(named, start, line):
+            use = manifest.active if named is None else named.use
+            expected = text_of(use, manifest.store_id)
+            contradictions.append(Mismatch(LOCK, expected, str(line)))
     return contradictions
-
-
-def _refusal(found: StoreInventory) -> tuple[str, bool]:
-    """Return why the files must not be used, if so, and whether META.txt is wrong."""
-    number, rejected = len(found.manifest.volumes), len(found.rejected_ids)
-    if newer := _newer(found):
-        return (
-            f"{META} is older than the volumes, or a volume comes from a copy of this"
-            f" mount point: {_some(newer)}; put back the files that belong together"
-        ), True
-    if contradictions := _contradictions(found):
-        return (
-            f"{META} and LOCK do not belong together: {contradictions[0]}; put back the"
-            f" right {META}, or remove LOCK if it is not of this mount point"
-        ), True
-    if 2 * rejected > number:
-        return (
-            f"{rejected} of {counted(number, 'volume')} do not match {META}:"
-            f" {_some(found.rejected)}; put back the right {META} or the right volumes"
-        ), True
-    if found.unknown_ids:
-        return (
-            f"files do not match {META}, so that it is unknown which older values they"
-            f" replaced: {_some(found.rejected)}; put back the right files"
-        ), False
-    return "", False
-
-
-def _some(rejected: list[Rejected]) -> str:
-    shown = "; ".join(map(str, rejected[:_LISTED_MAX]))
-    more = len(rejected) - _LISTED_MAX
-    return f"{shown}; and {more} more" if more > 0 else shown
 
 
 # --- Without META.txt --------------------------------------------------------------
@@ -417,13 +367,13 @@ def _some(rejected: list[Rejected]) -> str:
 class _Rebuild:
     """META.txt as the volumes have it."""
 
-    def __init__(
-        self, found: StoreInventory, descriptors: Mapping[int, int], *, lenient: bool
-    ) -> None:
+    def __init__(self, found: StoreInventory, descriptors: Mapping[int, int]) -> None:
         self._found = found
         self._ids = {*descriptors, *found.directory.index_ids()}
-        self._lenient = lenient
-        self._refusals: list[str] = []
+        self._mismatches = [
+            Mismatch(f"{DATA}/{volume}", "a header", "that it cannot be read")
+            for volume in found.unreadable
+        ]
         self._is_broken = False  # files of the store do not follow each other
         self._uses: list[VolumeUse] = []  # what all files say they are
 
@@ -457,16 +407,13 @@ class _Rebuild:
         found.damaged = [v for v in ids if v not in found.headers and v not in actives]
         others = [one.use.volume for owner, one in candidates if owner != store_id]
         found.foreign = [volume for volume in others if volume in found.headers]
-        found.refusal = self._refusal()
+        if self._mismatches and (found.unreadable or not found.is_lenient):
+            lost = Mismatch(META, "an intact file", "none")
+            found.mismatches = [lost, *self._mismatches]
         return True
 
-    def _refusal(self) -> str:
-        if unreadable := self._found.unreadable:
-            names = ", ".join(f"{DATA}/{volume}" for volume in unreadable)
-            self._refusals.append(f"{names} cannot be read")
-        elif self._lenient or not self._refusals:
-            return ""
-        return f"{META} is missing or damaged, and {'; '.join(self._refusals)}"
+    def _refuse(self, kind: str, volume: int, expected: str, found: str) -> None:
+        self._mismatches.append(Mismatch(f"{kind}/{volume}", expected, found))
 
     def _candidates(self) -> list[tuple[int, ListedVolume]]:
         """Return what each data file is, or else its index file; first the store id."""
@@ -479,10 +426,8 @@ class _Rebuild:
             candidates.append(indexed if is_same else own)
             if not is_same and other_id == store_id and other.use.seq >= use.seq:
                 self._is_broken = True
-                self._refusals.append(
-                    f"{DATA}/{volume} and {INDEX}/{volume} do not belong together:"
-                    f" {_text_of(use, store_id)} and {_text_of(other.use, other_id)}"
-                )
+                expected, text = text_of(other.use, other_id), text_of(use, store_id)
+                self._refuse(DATA, volume, expected, text)
         for volume in self._ids - set(found.headers):
             if only := found.index_file(volume):
                 self._uses.append(only[1].use)
@@ -495,13 +440,12 @@ class _Rebuild:
         if progress := self._found.directory.progress:
             stores.sort(key=lambda pair: pair[0] != progress[0].store_id)
         chosen = stores[0][0]
-        if len(stores) > 1:
-            others = [one.use.volume for owner, one in candidates if owner != chosen]
-            names = ", ".join(f"{DATA}/{volume}" for volume in others[:_LISTED_MAX])
-            self._refusals.append(
-                f"the volumes belong to {len(stores)} stores: {names} to another one"
-                f" than the rest ({chosen:016x}); move away what does not belong here"
-            )
+        for owner, one in candidates:
+            if owner != chosen:
+                self._refuse(
+                    *(DATA, one.use.volume),
+                    *(f"store {chosen:016x}", text_of(one.use, owner)),
+                )
         return chosen
 
     def _chain(self, newest_first: list[ListedVolume]) -> list[ListedVolume]:
@@ -528,11 +472,8 @@ class _Rebuild:
             )
             if not is_previous:
                 self._is_broken = True
-                self._refusals.append(
-                    f"no file is the volume before {DATA}/{last.volume} (seq {last.seq}),"
-                    f" but there are older ones, such as {DATA}/{use.volume} (seq"
-                    f" {use.seq}); put back the right files"
-                )
+                expected = f"the volume before {DATA}/{last.volume} (seq {last.seq})"
+                self._refuse(DATA, use.volume, expected, f"seq {use.seq}")
                 break
             chain.append(listed)
         return chain
@@ -543,19 +484,17 @@ class _Rebuild:
         """Return the volumes of the store; `progress` is what LOCK says of it."""
         if not any(listed.use.ring is Ring.MAIN for listed in chain):
             self._is_broken = True
-            self._refusals.append("there is no volume of ring main; put back its files")
+            self._mismatches.append(Mismatch(DATA, "a volume of ring main", "none"))
         is_confirmed = bool(progress) and all(
             any(_has_written(one, one.end, line) for one in chain) for line in progress
         )
         if progress and not is_confirmed:
-            self._refusals.append(
-                "LOCK names the volume that was written last, and it is not there; put it"
-                " back, or remove LOCK if it is not of this mount point"
-            )
+            lost = Mismatch(LOCK, "the volume written last", str(progress[0]))
+            self._mismatches.append(lost)
         newest = max(self._uses, key=lambda use: use.seq)
         is_confirmed &= newest.seq == chain[-1].use.seq
         is_doubtful = self._is_broken or not is_confirmed
-        if self._refusals and self._lenient and is_doubtful:
+        if self._mismatches and self._found.is_lenient and is_doubtful:
             # Any of these files may be older than what was lost, or come from a copy.
             return [new_volume(newest.volume, newest.seq + 1)]
         actives = {listed.use.ring: listed.use for listed in chain}.values()

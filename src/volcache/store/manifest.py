@@ -49,6 +49,18 @@ _VOLUME: Final = re.compile(
 _RINGS: Final = tuple(ring.name.lower() for ring in Ring)
 
 
+class Mismatch(NamedTuple):
+    """A file that does not belong with the others."""
+
+    file: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        """Return what `volcache check` says of it."""
+        return f"expected {self.expected}, found {self.found}"
+
+
 class ListedVolume(NamedTuple):
     """The line of one volume."""
 

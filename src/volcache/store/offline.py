@@ -73,7 +73,6 @@ class OfflineStore:
         """
         self.directory = directory
         self.unusable: list[Anomaly] = []
-        self._lenient = lenient
         self._descriptors: dict[int, int] = {}
         try:
             self._check_root()
@@ -143,7 +142,7 @@ class OfflineStore:
         """
         index = self.make_index()
         replay = Replay(self.inventory, index, RecoveryStats())
-        self.outdated = replay.run(self.volumes, lenient=self._lenient)
+        self.outdated = replay.run(self.volumes)
         self.contents, self.newest_seq = replay.contents, replay.newest_seq
         index.load_purges(self.inventory.purges.purges)
         return index
@@ -220,15 +219,14 @@ class OfflineStore:
                 "the header is that of an earlier use; the present one was not written"
             )
             yield Anomaly("note", f"{DATA}/{volume_id}", 0, what)
-        for file, expected, found in inventory.rejected:
-            yield Anomaly("file", file, 0, f"expected {expected}, found {found}")
+        for mismatch in dict.fromkeys([*inventory.rejected, *inventory.mismatches]):
+            yield Anomaly("file", mismatch.file, 0, str(mismatch))
         for volume_id in inventory.foreign:
             other = inventory.headers[volume_id].store_id
             what = f"belongs to another store, {other:016x}"
             yield Anomaly("file", f"{DATA}/{volume_id}", 12, what)
-        if inventory.refusal:
-            what = f"a server refuses to start: {inventory.refusal}"
-            yield Anomaly("file", META, 0, what)
+        if inventory.mismatches:
+            yield Anomaly("file", META, 0, "a server refuses to start with these files")
 
     def _check_root(self) -> None:
         for name in sorted(self.directory.fs.names(self.directory.root)):

@@ -36,6 +36,10 @@ class Progress(NamedTuple):
     time_us: int  # microseconds since the epoch
     boot: int  # CRC-32C of the boot id of the machine: the line is not synced
 
+    def __str__(self) -> str:
+        """Return what `volcache check` says of it."""
+        return f"seq {self.seq} salt {self.salt:016x} end {self.end}"
+
 
 def encode_progress(*all_progress: Progress) -> bytes:
     """Return a line for each."""

@@ -31,7 +31,7 @@ from google_crc32c import value as crc32c
 
 from volcache.store.format import KEY_BYTES_MAX, SEQ_MAX, TIME_END, VERSION
 from volcache.store.index_format import decode_key, encode_key
-from volcache.store.manifest import ListedPurges
+from volcache.store.manifest import ListedPurges, Mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -209,13 +209,13 @@ class FoundPurges(NamedTuple):
     Attributes:
         file: The file, if it is to be used.
         exists: There is a file of this name.
-        refusal: Why the start must not use the mount point; empty: it may.
-        doubtful_seq: With a refusal: volumes up to this one may have purged records.
+        mismatch: Why a start must not use the mount point; None: it may.
+        doubtful_seq: With a mismatch: volumes up to this one may have purged records.
     """
 
     file: PurgeFile | None = None
     exists: bool = False
-    refusal: str = ""
+    mismatch: Mismatch | None = None
     doubtful_seq: int = 0
 
     @property
@@ -255,28 +255,12 @@ def compare_purges(
         if listed is None and not (needed or is_manifest_lost):
             return FoundPurges(exists=True)  # It was left when the list became empty.
         doubtful_seq = max(doubtful_seq, file.listed.seq)
-    return FoundPurges(
-        None,
-        data is not None,
-        f"{_what_is_wrong(data, file, manifest)}, so that it is unknown which"
-        f" values were purged; put back the right {PURGE}",
-        doubtful_seq,
-    )
-
-
-def _what_is_wrong(
-    data: bytes | None, file: PurgeFile | None, manifest: Manifest
-) -> str:
-    listed, store_id = manifest.purges, manifest.store_id
-    if file is None or (file.is_torn and file.store_id == store_id):
-        expected = f" although META.txt names it ({_name(listed)})" if listed else ""
-        return f"{PURGE} is {'missing' if data is None else 'damaged'}{expected}"
-    if file.store_id != store_id:
-        return f"{PURGE}: expected store {store_id:016x}, found {file.store_id:016x}"
-    return (
-        f"{PURGE} and META.txt do not belong together: it is {_name(file.listed)}, and"
-        f" META.txt names {_name(listed)}"
-    )
+    text = "none" if data is None else "a damaged file"
+    if file is not None and not (file.is_torn and file.store_id == manifest.store_id):
+        text = f"{_name(file.listed)} of store {file.store_id:016x}"
+    expected = f"{_name(listed)} of store {manifest.store_id:016x}"
+    mismatch = Mismatch(PURGE, expected, text)
+    return FoundPurges(None, data is not None, mismatch, doubtful_seq)
 
 
 def _name(listed: ListedPurges | None) -> str:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from volcache.errors import MismatchedFilesError, UnreadableVolumeError
-from volcache.store.directory import DATA, INDEX
+from volcache.store.directory import INDEX
 from volcache.store.files import close_all, read_range
 from volcache.store.format import (
     CLOCK_END,
@@ -26,6 +26,8 @@ from volcache.store.format import (
 )
 from volcache.store.index import Found, Gap, Run, Unreadable
 from volcache.store.index_file import HEAD_BYTES, IndexContents
+from volcache.store.inventory import text_of
+from volcache.store.manifest import Mismatch
 from volcache.store.native import Records
 from volcache.store.volume import NO_FILE
 
@@ -169,7 +171,6 @@ class Replay:
         self._volumes: dict[int, Volume] = {}  # replayed, by sequence number
         self._actives = frozenset(manifest.actives)
         self.unclean = set(self._actives)
-        self._mismatched: list[str] = []
         self._unreadable: list[UnreadableVolumeError] = []
         self._unknown: list[VolumeUse] = []  # volumes of which not all keys are known
         self.newest_seq = manifest.active.seq
@@ -180,7 +181,7 @@ class Replay:
             if line.store_id == manifest.store_id:
                 self._see(line.time_us)
 
-    def run(self, volumes: list[Volume], *, lenient: bool = False) -> list[Volume]:
+    def run(self, volumes: list[Volume]) -> list[Volume]:
         """
         Set the positions of all records of volumes in the index.
 
@@ -189,7 +190,6 @@ class Replay:
 
         Args:
             volumes: In the order of `StoreInventory.open_volumes`.
-            lenient: Where files were replaced, drop volumes instead of a refusal.
 
         Returns:
             Those that may have outdated records; they are not in the index.
@@ -201,16 +201,9 @@ class Replay:
         for volume in volumes:
             self._replay_volume(volume)
         self._index.end_load()
-        why = self._inventory.refusal
-        if not lenient:
-            why = why or "; ".join(self._mismatched)
-        if why:
-            root = self._directory.root
-            message = (
-                f"mount point {root!r}: {why}. Nothing was changed. Or run"
-                f' "volcache repair {root}" to go on without what does not match'
-            )
-            raise MismatchedFilesError(message)
+        if mismatches := self._inventory.mismatches:
+            files = (mismatch.file for mismatch in mismatches)
+            raise MismatchedFilesError(self._directory.root, files)
         if self._unreadable:
             raise self._unreadable[0]
         bounds = self._inventory.manifest.outdated_bounds(self._unknown)
@@ -219,10 +212,11 @@ class Replay:
             self._index.reclaim(volume.seq)
         return unknown
 
-    def _mismatch(self, uses: Iterable[VolumeUse], why: str) -> None:
+    def _refuse(self, uses: Iterable[VolumeUse], *mismatches: Mismatch) -> None:
         """Refuse the start, or else drop volumes and all that may be older."""
-        self._mismatched.append(why)
         self._unknown += uses
+        if not self._inventory.is_lenient:
+            self._inventory.mismatches += mismatches
 
     def _replay_volume(self, volume: Volume) -> None:
         self._index.add_volume(volume.seq)
@@ -271,33 +265,22 @@ class Replay:
 
     def _check_name(self, volume: Volume, contents: IndexContents) -> None:
         """Find out whether an index file is newer than META.txt, or from a copy."""
-        other, newest = contents.other_use, self._inventory.manifest.active.seq
+        file, manifest = f"{INDEX}/{volume.id}", self._inventory.manifest
+        other, newest = contents.other_use, manifest.active.seq
         if other is not None and other.seq > newest:
             self.newest_seq = max(self.newest_seq, other.seq)
-            self._mismatch(
-                self._actives,
-                f"{INDEX}/{volume.id} is newer (seq {other.seq}) than META.txt (seq"
-                f" {newest}); put back the right files",
-            )
+            found = text_of(other, manifest.store_id)
+            self._refuse(self._actives, Mismatch(file, f"at most seq {newest}", found))
         if contents.found.is_of_copy:
-            self._mismatch(
-                [volume.use],
-                f"{INDEX}/{volume.id} and META.txt do not belong together: one of them is"
-                " from a copy of this mount point; put back the right file",
-            )
+            expected = "segments of the volume", "those of a copy of it"
+            self._refuse([volume.use], Mismatch(file, *expected))
 
     def _check_known(
         self, volume: Volume, contents: IndexContents, end: int, *, has_gap: bool
     ) -> None:
         """Find out whether all keys of a volume are known, now that it was scanned."""
         if volume.id in self._inventory.rejected_ids:
-            replaced = "; ".join(map(str, self._inventory.rejected))
-            self._mismatch(
-                [volume.use],
-                f"{DATA}/{volume.id} was replaced and its index file is not complete, so"
-                f" that it is unknown which older values it replaced: {replaced}; put back"
-                " the right file",
-            )
+            self._refuse([volume.use], *self._inventory.rejected)
         elif not self._is_known(volume, contents, end, has_gap=has_gap):
             # Its other records may be outdated, too.
             self._unknown.append(volume.use)
@@ -413,6 +396,8 @@ class Replay:
         return header if header is not None and header.key == key else None
 
     def _header_at(self, volume: Volume, offset: int) -> RecordHeader | None:
+        if volume.fd == NO_FILE:
+            return None
         try:
             data = self._directory.fs.pread(volume.fd, RECORD_PREFIX_BYTES_MAX, offset)
         except OSError:

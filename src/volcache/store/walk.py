@@ -217,6 +217,8 @@ class VolumeWalk:
             what = "is missing, as after a kill" if may_lack else "is missing"
         elif not contents.is_ours:
             what = "its first block belongs to another volume, or its checksum is wrong"
+        elif found.is_of_copy:
+            what = "a block follows that was written for a copy of the mount point"
         elif not contents.is_whole or (found.is_sealed and has_more):
             what = "a block with a wrong checksum follows"
         elif not found.is_sealed and not self._is_active:
