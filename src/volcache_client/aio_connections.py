@@ -313,7 +313,7 @@ async def connect(
         raw.setblocking(False)  # noqa: FBT003
         try:
             async with asyncio.timeout(share):
-                return await _open(raw, target, make, address.host, context)
+                return await _open(raw, target, make, address, context)
         except BaseException as error:
             raw.close()
             if not isinstance(error, OSError):
@@ -326,25 +326,22 @@ async def _open(
     raw: socket.socket,
     target: Any,  # noqa: ANN401 - Depends on the family.
     make: Callable[[], AsyncConnection],
-    host: str,
+    address: Address,
     context: ssl.SSLContext | None,
 ) -> AsyncConnection:
     loop = asyncio.get_running_loop()
-    if raw.family != socket.AF_UNIX:
-        await loop.sock_connect(raw, target)
-        name = None if context is None else host
-        _, made = await loop.create_connection(
-            make, sock=raw, ssl=context, server_hostname=name
-        )
-        return made
-    while True:
+    while address.socket_path:
         try:
             raw.connect(target)
+            break
         except BlockingIOError:  # The queue of the server is full.
             await asyncio.sleep(_RETRY_SECONDS)
-        else:
-            break
-    _, made = await loop.create_unix_connection(make, sock=raw)
+    else:
+        await loop.sock_connect(raw, target)
+    name = None if context is None else address.host
+    _, made = await loop.create_connection(
+        make, sock=raw, ssl=context, server_hostname=name
+    )
     return made
 
 

@@ -189,7 +189,7 @@ def connect(
         share = (deadline - time.monotonic()) / (len(targets) - index)
         raw = socket.socket(family, socket.SOCK_STREAM)
         try:
-            return Connection(_open(raw, target, share, address.host, context))
+            return Connection(_open(raw, target, share, address, context))
         except BaseException as error:
             raw.close()
             if not isinstance(error, OSError):
@@ -216,7 +216,7 @@ def _open(
     raw: socket.socket,
     target: Any,  # noqa: ANN401 - Depends on the family.
     seconds: float,
-    host: str,
+    address: Address,
     context: ssl.SSLContext | None,
 ) -> socket.socket:
     """Return the socket when it is connected, TLS included."""
@@ -232,12 +232,12 @@ def _open(
             time.sleep(min(left, _RETRY_SECONDS))
         else:
             break
-    if raw.family != socket.AF_UNIX:
+    if not address.socket_path:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if context is None:
         return raw
     raw.settimeout(max(until - time.monotonic(), _RETRY_SECONDS))
-    return context.wrap_socket(raw, server_hostname=host)
+    return context.wrap_socket(raw, server_hostname=address.host)
 
 
 def tls_context(

@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -1216,6 +1217,35 @@ def test_a_client_is_shown_without_its_tokens(tmp_path: Path) -> None:
     with Client("a:1") as closed:
         pass
     assert repr(closed) == "<Client http://a:1, 1 node, closed>"
+
+
+_WINDOWS: Final = """
+import asyncio, concurrent.futures.thread, os, random, select, socket, ssl, sys
+del select.poll, os.register_at_fork
+import volcache_client.connections as connections
+from volcache_client import AsyncClient, Client
+connections.sys = type(sys)("sys")
+connections.sys.platform = "win32"
+with Client(sys.argv[1]) as client:
+    del socket.AF_UNIX
+    for size in (1, 1, 5_000_000):
+        client.set("key", bytes(size))
+        assert client.get("key") == bytes(size)
+    assert client.add("key", b"") is None
+    socket.AF_UNIX = 1  # Of asyncio.
+async def main():
+    async with AsyncClient(sys.argv[1]) as client:
+        assert await client.add("key", b"") is None
+        assert len(await client.get("key")) == 5_000_000
+asyncio.run(main())
+"""
+
+
+def test_client_without_what_unix_has_works() -> None:
+    """Neither `poll` nor forks, sockets of unix or timeouts of the system."""
+    with ScriptedServer(answering(Memory())) as server:
+        subprocess.run([sys.executable, "-c", _WINDOWS, server.name], check=True)
+        assert server.connections == 2
 
 
 def test_types_of_the_client_for_threads_are_made_of_those_for_asyncio() -> None:
