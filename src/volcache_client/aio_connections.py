@@ -394,18 +394,20 @@ class AsyncPool(HttpPool[AsyncConnection]):
         """Return the error of the client for an exchange that failed."""
         return ClientUsageError(CLOSED) if self.is_closed else super().error_of(error)
 
-    async def _wait(self, until: float) -> AsyncConnection | None:
+    async def wait(self, until: float) -> AsyncConnection | None:
+        """Wait for a connection; see `HttpPool`."""
         turn: asyncio.Future[AsyncConnection | None] = self._loop.create_future()
         self._waiting.append(turn)
         try:
             async with asyncio.timeout_at(until):
-                return await turn
+                connection = await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self._give(turn.result())  # It became free at the same moment.
             if isinstance(error, TimeoutError):
                 raise self._is_full() from None
             raise
+        return connection if connection and connection.is_open else None
 
     async def open(self, until: float) -> AsyncConnection:
         """Open a connection; see `HttpPool`."""

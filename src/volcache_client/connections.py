@@ -271,12 +271,13 @@ class Pool(HttpPool[Connection]):
         """Return the time of deadlines."""
         return time.monotonic()
 
-    async def _wait(self, until: float) -> Connection | None:
+    async def wait(self, until: float) -> Connection | None:
+        """Wait for a connection; see `HttpPool`."""
         found: list[Connection | None] = []
 
         def is_free() -> bool:
             with suppress(IndexError):
-                found.append(self._take())
+                found.append(self.take(is_checked=True))
             return bool(found)
 
         with self._freed:

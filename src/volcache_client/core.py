@@ -103,7 +103,9 @@ class Core(Generic[V]):
 
     async def look(self, stored: bytes, method: str = "GET") -> Answer | None:
         """Return the answer with a value, or with its head only; None for a miss."""
-        node = await self._node_of(stored)
+        if self.nodes.is_read_again:
+            await self.refresh()
+        node = self.nodes.of(stored)
         request = Request(method, path_of(stored), self.headers)
         answer = found_in(node, await self.exchange(node, request))
         if answer is not None and method == "HEAD":

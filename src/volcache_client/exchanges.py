@@ -147,27 +147,26 @@ class HttpPool(Generic[C]):
         """Return the time of deadlines."""
         raise NotImplementedError
 
-    async def acquire(self, until: float, *, is_checked: bool = True) -> C | None:
+    def take(self, *, is_checked: bool = False) -> C | None:
         """
         Return the idle connection used last; None: `open` one. `release` must follow.
 
         Raises:
+            IndexError: All are in use.
+        """
+        connection = self._idle.pop() if self._idle else self._slots.pop()
+        if connection is None or connection.is_in_step(is_checked=is_checked):
+            return connection
+        connection.close()
+        return None
+
+    async def wait(self, until: float) -> C | None:
+        """
+        Return what `take` does, when something is free.
+
+        Raises:
             PoolTimeoutError: All are in use until then.
         """
-        try:
-            connection = self._take()
-        except IndexError:
-            connection = await self._wait(until)
-        if connection is not None and not connection.is_in_step(is_checked=is_checked):
-            connection.close()
-            return None
-        return connection
-
-    def _take(self) -> C | None:
-        return self._idle.pop() if self._idle else self._slots.pop()
-
-    async def _wait(self, until: float) -> C | None:
-        """Return what `_take` does, when something is free."""
         raise NotImplementedError
 
     def _is_full(self) -> PoolTimeoutError:
@@ -325,7 +324,10 @@ async def begin(
         ClientUsageError: The client was closed meanwhile.
     """
     until = pool.clock() + seconds
-    connection = await pool.acquire(until, is_checked=not request.is_repeatable)
+    try:
+        connection = pool.take(is_checked=not request.is_repeatable)
+    except IndexError:
+        connection = await pool.wait(until)
     was_open = connection is not None
     limit = pool.limit if is_whole else sys.maxsize
     try:
@@ -343,8 +345,8 @@ async def begin(
                     raise pool.error_of(error) from error
                 connection.close()
                 connection, was_open = None, False
-            else:
-                return connection, exchange
+                continue
+            return connection, exchange
     except BaseException:
         pool.release(connection)
         raise
@@ -521,14 +523,12 @@ async def send_many(
     lanes: list[_Lane] = []
     try:
         for share in _shares(requests):
-            # The first one waits for a connection; the others take what is free.
-            until = 0.0 if lanes else pool.clock() + seconds
             try:
-                connection = await pool.acquire(until, is_checked=False)
-            except PoolTimeoutError:
-                if not lanes:
-                    raise
-                break
+                connection = pool.take()
+            except IndexError:
+                if lanes:  # The first one waits; the others take what is free.
+                    break
+                connection = await pool.wait(pool.clock() + seconds)
             lanes.append(_Lane(pool, share, connection))
             await lanes[-1].send(seconds)
             if not lanes[-1].works:
