@@ -23,10 +23,9 @@ from volcache.advice import log_warnings
 from volcache.cache import Cache
 from volcache.config import value_size_max, volume_size_least
 from volcache.errors import ConfigError
-from volcache.front import CommandFacts, Copies, HotClient, Readers
+from volcache.front import AccessLog, CommandFacts, Copies, HotClient, Readers
 from volcache.hot import versions
 from volcache.hot.memcached import MemcachedTier
-from volcache.http.access_log import AccessLog
 from volcache.http.admin import Admin
 from volcache.http.app import App, RequestLimits
 from volcache.http.auth import TokenCheck
@@ -73,7 +72,6 @@ from volcache.tokens import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from wsgiref.types import WSGIApplication
 
     from volcache.http.responses import WsgiApp
     from volcache.reload import Settings
@@ -123,6 +121,7 @@ class _Outside(NamedTuple):
     notifier: Notifier
     addresses: Addresses
     access_log: LogWriter | None
+    lines: AccessLog | None  # of it
 
 
 def _open_outside(config: Config, closing: ExitStack) -> _Outside:
@@ -138,13 +137,15 @@ def _open_outside(config: Config, closing: ExitStack) -> _Outside:
         memcache_listen=config.memcache_listen,
     )
     access_log: LogWriter | None = None
+    lines: AccessLog | None = None
     if config.log_access:
         try:
-            access_log = LogWriter(config.log_access)
+            lines = AccessLog(as_json=config.log_format == "json")
+            access_log = LogWriter(config.log_access, lines)
         except OSError as error:
             raise unusable_file("log_access", config.log_access, error) from error
         closing.callback(access_log.close)
-    return _Outside(notifier, addresses, access_log)
+    return _Outside(notifier, addresses, access_log, lines)
 
 
 class _Core(NamedTuple):
@@ -279,16 +280,14 @@ class _Commands(NamedTuple):
 
 def _make_commands(config: Config, core: _Core) -> _Commands | None:
     """Create what the memcached protocol needs, if it is configured."""
-    socket_, access_log = core.outside.addresses.memcache, core.outside.access_log
+    socket_ = core.outside.addresses.memcache
     if socket_ is None:
         return None
     stats = core.status.commands = CommandStats()
     value_size = value_size_max(config)
     key_size = min(KEY_BYTES_MAX, config.max_key_size)
     limits = ValueLimits(key_size, value_size, config.default_ttl, config.max_ttl)
-    add = access_log.add if access_log else None
-    is_json = config.log_format == "json"
-    log = CommandLog(0, core.cache.waited_since, add=add, as_json=is_json)
+    log = CommandLog(0, core.cache.waited_since)
     shown = ServerFacts(
         socket_.name,
         core.connections,
@@ -298,7 +297,8 @@ def _make_commands(config: Config, core: _Core) -> _Commands | None:
     )
     statistics = ServerStatistics(core.cache, stats, shown)
     service = Service(core.cache, limits, statistics, core.refusals)
-    facts = CommandFacts(service, stats, log, core.status.requests.sample)
+    sample, lines = core.status.requests.sample, core.outside.lines
+    facts = CommandFacts(service, stats, log, sample, lines)
     return _Commands(service, log, facts)
 
 
@@ -311,7 +311,6 @@ class _Parts(NamedTuple):
     admin: Admin
     entrance: Entrance
     front: Front
-    wsgi: WSGIApplication  # What bjoern calls.
 
     def change(self, settings: Settings) -> None:
         """Let settings take effect that a reload may change."""
@@ -328,7 +327,7 @@ class _Parts(NamedTuple):
             service, log, _ = self.commands
             may_flush, ring = config.memcache_flush, settings.ring
             service.change(access, may_flush=may_flush, ring=ring)
-            log.set_slow(config.log_slow)
+            log.set_threshold(config.log_slow)
         ttl, most = config.default_ttl, config.max_ttl
         self.front.change(default_ttl=ttl, max_ttl=most, access=access, cors=cors)
         self.entrance.front = front
@@ -359,9 +358,6 @@ def _open_front(
     app = App(core.cache, limits, stats=core.status.requests, admin=admin)
     addresses = core.outside.addresses
     entrance = Entrance(app, has_admin=addresses.admin is not None)
-    access_log, log = core.outside.access_log, None
-    if access_log is not None:
-        log = AccessLog(entrance, access_log.add, as_json=config.log_format == "json")
     commands = _make_commands(config, core)
     front = Front(
         app,
@@ -377,14 +373,14 @@ def _open_front(
         connections=core.connections,
         memory=config.body_memory or default_body_memory(),
         commands=commands.facts if commands else None,
-        log_answer=log.add_native if log else None,
+        access_log=core.outside.lines,
     )
     closing.callback(front.close)
     admin.stalled = front.calls_stalled_seconds
     entrance.loops = front.loops
     if addresses.http:
         core.status.count_connections = partial(front.loops.figures, "http")
-    return _Parts(core, commands, app, admin, entrance, front, log or entrance)
+    return _Parts(core, commands, app, admin, entrance, front)
 
 
 def _start_pulse(config: Config, parts: _Parts) -> None:
@@ -449,7 +445,7 @@ def _reload(parts: _Parts, reloader: Reloader) -> None:
 def _serve(parts: _Parts, on_hangup: Callable[[], None]) -> None:
     """Answer requests until a signal ends it."""
     outside, front = parts.core.outside, parts.front
-    front.start(parts.wsgi)
+    front.start(parts.entrance)
     outside.addresses.log_started()
     wait_for_stop(on_hangup)
     started = time.monotonic()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
+import socket
 from pathlib import Path
 
 import pytest
+import requests
 
 from support.load import Load
+from support.memcache import MemcacheServer
 from support.process import SHARED, ServerProcess
 from support.waiting import wait_until
 
@@ -40,3 +45,62 @@ def test_rotation_under_load_loses_no_line(tmp_path: Path) -> None:
     assert len(texts) == 5
     assert "".join(texts).count(" log.reopened\n") >= 4
     assert "".join(texts).count(" store.closed ") == 1
+
+
+def ask_for_lines(server: MemcacheServer) -> None:
+    """Send requests of all kinds."""
+    url = f"{server.url}/a%20key"
+    with requests.Session() as session, server.client() as client:
+        session.headers.update({"Referer": 'http://r/"', "User-Agent": "test"})
+        session.put(url, b"value", timeout=9)
+        session.get(f"{url}?q=1", timeout=9)
+        session.request("PROPFIND", url, headers={"Depth": "0"}, timeout=9)
+        session.get(url, headers={"Range": "bytes=0-1"}, timeout=9)
+        session.head(f"{server.url}/-/healthy", timeout=9)
+        client.send(b"get none\r\nstats none\r\nget b\r\n")
+        for _ in range(3):
+            client.line()
+    # The client does not wait for the answer.
+    with socket.create_connection(("127.0.0.1", server.port)) as gone:
+        gone.sendall(b"PUT /gone HTTP/1.1\r\nHost: a\r\nContent-Range: x\r\n")
+        gone.sendall(b"Content-Length: 9\r\n\r\n1")
+
+
+def fields_of(line: str) -> tuple[object, ...]:
+    """Return method, URI, status, bytes and cache of a line in either form."""
+    if line.startswith("{"):
+        names = "method", "uri", "status", "bytes", "cache"
+        return tuple(json.loads(line)[name] for name in names)
+    pattern = r'"(\S+) (\S+) \S+" (\d+) (\d+) ".*" ".*" "-" cache=(\S+) position='
+    ((method, uri, status, size, cache),) = re.findall(pattern, line)
+    return method, uri, int(status), int(size), None if cache == "-" else cache
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_requests_of_all_kinds_have_a_line_in_order(tmp_path: Path, form: str) -> None:
+    """Whether C answers, Python does, or a call of memcached is made."""
+    path = tmp_path / "access.log"
+    settings = {**SHARED, "log_access": path, "log_format": form}
+    with MemcacheServer(tmp_path / "data", settings=settings) as server:
+        ask_for_lines(server)
+        wait_until(lambda: b"/gone" in path.read_bytes(), "the last line")
+        assert server.terminate() == 0
+    lines = path.read_text().splitlines()
+    while "PUT" not in lines[0]:  # Of the start.
+        del lines[0]
+    assert ("http://r/\\\\x22" if form == "json" else "http://r/\\x22") in lines[0]
+    found = [fields_of(line) for line in lines]
+    size = found[2][3]
+    assert isinstance(size, int)
+    assert size > 100
+    assert found == [
+        ("PUT", "/a%20key", 200, 0, None),
+        ("GET", "/a%20key?q=1", 200, 5, "DISK"),
+        ("PROPFIND", "/a%20key", 207, size, None),
+        ("GET", "/a%20key", 206, 2, "DISK"),
+        ("HEAD", "/-/healthy", 200, 0, None),
+        ("get", "/none", 404, 5, "MISS"),
+        ("stats", "-", 404, 7, None),
+        ("get", "/b", 404, 5, "MISS"),
+        ("PUT", "/gone", 499, 0, None),
+    ]

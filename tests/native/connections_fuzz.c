@@ -122,8 +122,9 @@ static vc_step execute(void *executor, vc_stream *stream, char *data, size_t len
     return step;
 }
 
-static void sent(void *executor, vc_stream *stream, uint64_t bytes) {
-    (void)executor, (void)stream, (void)bytes;
+static void answered(void *executor, vc_stream *stream, const char *head, uint64_t bytes) {
+    (void)executor, (void)stream;
+    CHECK(!strncmp(head, "HTTP/1.1 ", 9) && bytes < 1 << 20);
 }
 
 static void refuse(void *executor, vc_stream *stream, vc_refusal why, vc_out *out) {
@@ -140,7 +141,7 @@ static const vc_protocol LINES = {
     .stream_size = sizeof(line_stream),
     .first_bytes = 300,
     .execute = execute,
-    .sent = sent,
+    .answered = answered,
     .refuse = refuse,
     .end = end,
 };

@@ -24,6 +24,7 @@ static void test_free(void *memory);
 
 #define clock_gettime test_clock_gettime
 #include "http_store.h"
+#include "log_lines.h"
 #define realloc test_realloc
 #define free test_free
 #include "http.c"
@@ -47,7 +48,7 @@ typedef struct {
     vc_http *http;
     vc_http_stream stream;
     growing shown;              /* replies, and what is forwarded */
-    growing told;               /* what the events say */
+    growing told;               /* what events and log lines say */
     vc_http_counts counts;
     uint64_t forward_left;      /* bytes of a body that is forwarded */
     bool forwards_chunks;
@@ -56,7 +57,8 @@ typedef struct {
 
 static run *current;
 static int kept;                /* blocks of memory */
-static uint64_t streams, executed, forwarded, cold, flushed, synced, sent_later;
+static uint64_t streams, executed, forwarded, cold, flushed, synced, sent_later, logged;
+static vc_log *access_log;
 
 /* --- What the executor calls ------------------------------------------------------------ */
 
@@ -95,12 +97,9 @@ static void flush(vc_out *out, size_t dropped) {
 
 static void take_event(const vc_http_event *event) {
     CHECK(event->answer <= VC_HTTP_ANSWERS && event->took_ns >= 0);
-    CHECK(!strcmp(event->address, "1.2.3.4"));
-    add_bytes(&current->told, event->text, event->path_length + event->head_length);
+    add_bytes(&current->told, event->path, event->path_length);
     add_bytes(&current->told, &event->answer, sizeof event->answer);
     add_bytes(&current->told, &event->status, sizeof event->status);
-    add_bytes(&current->told, &event->bytes, sizeof event->bytes);
-    add_bytes(&current->told, &event->offset, sizeof event->offset);
 }
 
 static void take_events(void *context) {
@@ -166,6 +165,13 @@ static size_t forward_body(const char *data, size_t length) {
     return used;
 }
 
+static void end_forward(void) {
+    static const char HEAD[] =
+        "HTTP/1.1 200 OK\r\nX-Cache: DISK\r\nX-Position: 1,2,3\r\nConnection: close\r\n\r\n";
+    if (current->forward_left || current->forwards_chunks) return;
+    vc_http_protocol.answered(current->http, &current->stream.base, HEAD, 3);
+}
+
 /* Returns how many bytes behind the head are used. */
 static size_t start_forward(const vc_forward *forward, const char *data) {
     add_text(&current->shown, "<");
@@ -189,6 +195,7 @@ static size_t execute(char *data, size_t length, vc_out *out, bool *ends) {
     while (!*ends) {
         if (this->forward_left || this->forwards_chunks) {
             at += forward_body(data + at, length - at);
+            end_forward();
             if (this->forward_left || this->forwards_chunks) return at;
             *ends = stream->closes;
             continue;
@@ -224,6 +231,7 @@ static size_t execute(char *data, size_t length, vc_out *out, bool *ends) {
             break;
         case VC_STEP_FORWARD:
             at += start_forward(&stream->forward, data + at);
+            end_forward();
             *ends = stream->closes && !this->forward_left && !this->forwards_chunks;
             break;
         case VC_STEP_FLUSH:
@@ -258,7 +266,7 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
         .types = test_types,
         .is_ready = &is_ready,
         .is_draining = &is_draining,
-        .logs_all = options & 4,
+        .log = options & 4 ? access_log : NULL,
         .key_size = KEY_SIZE,
         .value_size = VALUE_SIZE,
         .long_ns = INT64_MAX,
@@ -279,6 +287,8 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     if (options & 128)
         settings.may_read = settings.may_write = (vc_tokens){.right = {{"t", 1}}, .count = 1};
     current = this;
+    if (!access_log) access_log = vc_log_new(false, 1 << 22);
+    CHECK(access_log);
     vc_http *http = this->http = vc_http_new(&config);
     CHECK(http);
     vc_http_change(http, &settings);
@@ -295,8 +305,9 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
         from += execute(copy + from, to - from, &out, &ends);
     } while (to < length && !ends);
     flush(&out, 0);
-    take_events(NULL);
     vc_http_protocol.end(http, &this->stream.base);
+    take_events(NULL);
+    logged += take_lines(access_log, &this->told);
     CHECK(reads == 0 && kept == 0);
     vc_http_add_counts(http, &this->counts);
     vc_http_free(http);
@@ -363,7 +374,8 @@ static void add_field(growing *to) {
                         "Expires: 0", "Authorization: Bearer t", "Authorization: Basic OnQ=",
                         "Authorization: Bearer x", "Content-Type: a/b", "Content-Encoding: gzip",
                         "Origin: http://page", "Expect: 100-continue", "Connection: close",
-                        "Service-Worker: script", "Content-Range: x"));
+                        "Service-Worker: script", "Content-Range: x", "Referer: http://a/\"\\\xe9 b",
+                        "User-Agent: ", "X-Forwarded-For: 1.1.1.1"));
     add_text(to, "\r\n");
 }
 
@@ -421,8 +433,11 @@ static void run_random(double seconds, uint64_t seed) {
     }
     free(stream.at);
     printf("%" PRIu64 " streams; %" PRIu64 " requests executed, %" PRIu64 " forwarded, %" PRIu64
-           " cold, %" PRIu64 " times full, %" PRIu64 " synced, %" PRIu64 " from the disk\n",
-           streams, executed, forwarded, cold, flushed, synced, sent_later);
+           " cold, %" PRIu64 " times full, %" PRIu64 " synced, %" PRIu64 " from the disk, %" PRIu64
+           " logged\n",
+           streams, executed, forwarded, cold, flushed, synced, sent_later, logged);
+    CHECK(logged);
+    vc_log_free(access_log);
     vc_core_free(test_core);
     vc_writer_free(&writer);
     vc_types_free(test_types);

@@ -392,6 +392,7 @@ int main(int count, char **arguments) {
     const vc_protocol_figures *of = &figures.protocols[0];
     CHECK(!of->open && !figures.held && !of->cut && !of->turned_away);
     for (unsigned i = 0; i < LOOPS; i++) take_events(&executors[i].mc);
+    take_events(&caller);
     CHECK(count_commands() == events && total[ENDED] <= of->closed_for_memory + of->closed_idle);
     printf("%" PRIu64 " commands, %" PRIu64 " hits, %" PRIu64 " misses; %" PRIu64
            " reports, %" PRIu64 " puts by a call; %" PRIu64 " cold; %" PRIu64 " broken off, %" PRIu64

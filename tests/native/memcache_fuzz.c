@@ -13,6 +13,7 @@
 #define _GNU_SOURCE
 #include "mc_parts.h"
 #include "fuzz.h"
+#include "log_lines.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -42,6 +43,7 @@ static int64_t now_us;
 static vc_core *core;
 static vc_writer writer;
 static uint64_t streams, executed, called, cold, flushed, synced, at_once;
+static vc_log *access_log;
 
 /* --- The store -------------------------------------------------------------------------- */
 
@@ -266,8 +268,6 @@ static void take_event(const vc_mc_event *event) {
     add_bytes(&current->told, event->key, event->key_length);
     add_bytes(&current->told, &event->name, sizeof event->name);
     add_bytes(&current->told, &event->result, sizeof event->result);
-    add_bytes(&current->told, &event->bytes, sizeof event->bytes);
-    add_bytes(&current->told, &event->offset, sizeof event->offset);
     event_count++;
 }
 
@@ -371,6 +371,9 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
         .base.remote = "1.2.3.4",
     };
     current = this;
+    if (!access_log) access_log = vc_log_new(false, 1 << 22);
+    CHECK(access_log);
+    config.log = access_log;
     empty_store(options & 32);
     config.core = core;
     CHECK(config.reads && config.won);
@@ -389,6 +392,7 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     } while (to < length);
     flush(&out);
     take_events(NULL);
+    (void)take_lines(access_log, &this->told);
     CHECK(reads == 0);
     for (int i = 0; i < 2; i++) add_counts(this, &mcs[i].counts, 1);
     vc_marks_free(config.reads);
@@ -571,6 +575,7 @@ static void run_random(double seconds, uint64_t seed) {
     printf("%" PRIu64 " streams; %" PRIu64 " commands executed, %" PRIu64 " calls, %" PRIu64
            " cold, %" PRIu64 " times full, %" PRIu64 " synced, %" PRIu64 " sets at once\n",
            streams, executed, called, cold, flushed, synced, at_once);
+    vc_log_free(access_log);
     vc_core_free(core);
     vc_writer_free(&writer);
 }

@@ -357,6 +357,8 @@ static void *run_client(void *argument) {
 
 /* --- All of it ---------------------------------------------------------------------- */
 
+static vc_log *access_log;
+
 static void drop_events(void *context) {
     size_t length;
     (void)vc_http_take_events(*(vc_http **)context, &length);
@@ -371,6 +373,8 @@ static void on_change(void *context, unsigned loop) {
 }
 
 static void make_executors(vc_served *served) {
+    access_log = vc_log_new(false, 1 << 20);
+    CHECK(access_log);
     for (unsigned i = 0; i < LOOPS; i++) {
         vc_http_config config = {
             .core = core,
@@ -378,7 +382,7 @@ static void make_executors(vc_served *served) {
             .clock = &store_clock,
             .is_ready = &is_ready,
             .is_draining = &is_draining,
-            .logs_all = true,
+            .log = access_log,
             .key_size = 100,
             .value_size = 1000,
             .long_ns = INT64_MAX,

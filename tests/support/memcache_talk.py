@@ -10,7 +10,7 @@ from support.refusing_disk import RefusingDisk
 from support.stores import VOLUME_SIZE, FakeClock, open_store
 from volcache.access import Access
 from volcache.cache import Cache
-from volcache.front import CommandFacts, Commands
+from volcache.front import AccessLog, CommandFacts, Commands
 from volcache.hot.tier import HotTier
 from volcache.memcache.command_log import CommandLog
 from volcache.memcache.service import Service, ValueLimits
@@ -79,10 +79,12 @@ class Talk:
             timer=self._seconds,
         )
         self.sampled: list[bytes] = []
-        self.lines: list[str] = []
         self.called = 0
-        log = CommandLog(0, lambda _: (0, 0), add=self.lines.append)
-        native = CommandFacts(self.service, self.stats, log, self.sampled.append)
+        log = CommandLog(0, lambda _: (0, 0))
+        self._log = AccessLog(as_json=False)
+        native = CommandFacts(
+            self.service, self.stats, log, self.sampled.append, self._log
+        )
         self._commands = Commands(native, self.OUT_BYTES)
         self.connect()
 
@@ -109,6 +111,10 @@ class Talk:
         self._unread = b""
         self._commands.connect(remote)
         return self
+
+    def lines(self) -> list[str]:
+        """Return the lines of the access log since the last call."""
+        return self._log.take().decode("ascii").splitlines()
 
     @property
     def is_closed(self) -> bool:

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final, TypeVar
 
 import pytest
@@ -134,9 +135,10 @@ def test_lines_that_could_not_be_joined_are_written_later(
 ) -> None:
     """As when there is no memory for them."""
     count = failures_of("lines")
-    file = LogWriter(str(tmp_path / "log"))
+    taken = iter([b"line\n"])
+    lines = SimpleNamespace(take=lambda: next(taken, b""), dropped=0)
+    file = LogWriter(str(tmp_path / "log"), lines)
     monkeypatch.setattr(LogWriter, "_follow_path", raise_first(1, bool))
-    file.add("line\n")
     file.flush()
     wait_until(lambda: count() == 1, "a failure")
     wait_until(lambda: (tmp_path / "log").read_text() == "line\n", "the line")

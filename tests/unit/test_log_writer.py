@@ -11,7 +11,35 @@ from pathlib import Path
 import pytest
 
 from support.waiting import wait_until
+from volcache.front import AccessLog
 from volcache.log_writer import LogWriter
+
+
+class Added:
+    """Lines that a test adds."""
+
+    dropped = 0
+
+    def __init__(self) -> None:
+        """Have none."""
+        self._lines: list[str] = []
+
+    def add(self, line: str) -> None:
+        """Add one."""
+        self._lines.append(line)
+
+    def take(self) -> bytes:
+        """Return those since the last call."""
+        count = len(self._lines)
+        taken = "".join(self._lines[:count])
+        del self._lines[:count]
+        return taken.encode()
+
+
+@pytest.fixture
+def lines() -> Added:
+    """Return lines to be written."""
+    return Added()
 
 
 @pytest.fixture
@@ -21,78 +49,56 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def file(path: Path) -> Iterator[LogWriter]:
+def file(path: Path, lines: Added) -> Iterator[LogWriter]:
     """Open the file."""
-    file = LogWriter(str(path))
+    file = LogWriter(str(path), lines)
     yield file
     file.close()
 
 
 @pytest.mark.parametrize("flushes", [False, True])
-def test_close_writes_all_lines_in_order(path: Path, *, flushes: bool) -> None:
-    """After the existing content; adding and writing need no lock."""
+def test_close_writes_all_lines_in_order(
+    path: Path, lines: Added, *, flushes: bool
+) -> None:
+    """After the existing content."""
     path.write_text("before\n")
-    file = LogWriter(str(path))
-    lines = [f"{number}\n" for number in range(20_000)]
-    for line in lines:
-        file.add(line)
+    file = LogWriter(str(path), lines)
+    texts = [f"{number}\n" for number in range(20_000)]
+    for text in texts:
+        lines.add(text)
         if flushes:
             file.flush()
     file.close()
-    assert path.read_text() == "before\n" + "".join(lines)
-
-
-class Interrupted(str):
-    """A line during whose addition another thread adds one."""
-
-    __slots__ = ("other",)
-    other: threading.Thread
-
-    def __len__(self) -> int:
-        """Let the other thread go on, unless it waits for this one."""
-        if not self.other.ident:
-            self.other.start()
-            self.other.join(0.1)
-        return super().__len__()
-
-
-def test_lines_of_several_threads_are_counted(path: Path) -> None:
-    """The limit of the buffer depends on it."""
-    file = LogWriter(str(path))
-    line = Interrupted("one\n")
-    line.other = threading.Thread(target=file.add, args=["other\n"])
-    file.add(line)
-    line.other.join()
-    file.close()
-    assert sorted(path.read_text().splitlines()) == ["one", "other"]
-    assert file._added == path.stat().st_size
+    assert path.read_text() == "before\n" + "".join(texts)
 
 
 @pytest.mark.slow
-def test_file_is_replaced_or_truncated(file: LogWriter, path: Path) -> None:
+def test_file_is_replaced_or_truncated(
+    file: LogWriter, path: Path, lines: Added
+) -> None:
     """As logrotate does both: no line is lost or written twice."""
-    file.add("one\n")
+    lines.add("one\n")
     wait_until(lambda: path.read_text() == "one\n", "the first line")
     moved = path.rename(path.with_suffix(".1"))
     file.flush()
     wait_until(path.exists, "the new file")
-    file.add("two\n")
+    lines.add("two\n")
     wait_until(lambda: path.read_text() == "two\n", "the second line")
     assert moved.read_text() == "one\n"
     os.truncate(path, 0)
-    file.add("three\n")
+    lines.add("three\n")
     wait_until(lambda: path.read_text() == "three\n", "the third line")
 
 
 def test_lines_are_kept_until_the_directory_is_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, lines: Added, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The write is repeated; not every failure is logged."""
     folder = tmp_path / "logs"
     folder.mkdir()
-    file = LogWriter(str(folder / "log"))
+    file = LogWriter(str(folder / "log"), lines)
     folder.rename(tmp_path / "moved")
-    file.add("one\n")
+    lines.add("one\n")
     file.flush()
     wait_until(lambda: caplog.messages, "the complaint")
     assert caplog.messages[0].startswith("access.failed count=1 error=")
@@ -102,7 +108,7 @@ def test_lines_are_kept_until_the_directory_is_back(
 
 
 def test_partial_write_is_completed_later(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, lines: Added, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk leaves no broken line once it has space."""
     real = os.write
@@ -119,20 +125,23 @@ def test_partial_write_is_completed_later(
         return real(fd, data)
 
     monkeypatch.setattr(os, "write", write)
-    file = LogWriter(str(path))
-    file.add("one line\n")
+    file = LogWriter(str(path), lines)
+    lines.add("one line\n")
     file.flush()
     wait_until(lambda: path.read_text() == "one", "the beginning")
-    file.add("another\n")
+    lines.add("another\n")
     refuses.clear()
     file.close()
     assert path.read_text() == "one line\nanother\n"
 
 
-def test_disk_that_hangs_drops_lines_without_blocking(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_disk_that_hangs_takes_no_lines(
+    path: Path,
+    lines: Added,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The buffer is bounded; the number of dropped lines is logged afterwards."""
+    """What is dropped meanwhile, as the buffer is bounded, is logged afterwards."""
     real = os.write
     hangs, goes_on = threading.Event(), threading.Event()
 
@@ -142,13 +151,20 @@ def test_disk_that_hangs_drops_lines_without_blocking(
         return real(fd, data)
 
     monkeypatch.setattr(os, "write", write)
-    file = LogWriter(str(path), buffer_max=20)
-    file.add("0123456789\n")
+    file = LogWriter(str(path), lines)
+    lines.add("0123456789\n")
     file.flush()
     assert hangs.wait(20)
-    for _ in range(5):
-        file.add("abcdefghi\n")
+    lines.add("abcdefghi\n")
+    lines.dropped = 4
+    assert lines._lines == ["abcdefghi\n"]
     goes_on.set()
     file.close()
     assert path.read_text() == "0123456789\nabcdefghi\n"
     assert caplog.messages == ["access.left_out lines=4"]
+
+
+def test_access_log_without_requests_has_no_lines() -> None:
+    """Its lines are those of log.c, which has tests of its own."""
+    log = AccessLog(as_json=True)
+    assert (log.take(), log.dropped) == (b"", 0)

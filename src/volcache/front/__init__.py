@@ -15,6 +15,7 @@ try:
 except ImportError as error:
     raise CoreMissingError(str(error)) from error
 
+AccessLog = _native.AccessLog
 CommandFacts = _native.CommandFacts
 Commands = _native.Commands
 Copies = _native.Copies

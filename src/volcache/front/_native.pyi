@@ -15,6 +15,17 @@ class Parts:
     def have(self, path: bytes) -> bool:
         """Return whether they have the key of a path, which begins with a slash."""
 
+class AccessLog:
+    """Lines of the access log, see log.h, until they are taken."""
+
+    def __init__(self, *, as_json: bool, bytes_max: int = ...) -> None:
+        """Have no lines; those beyond so many bytes are dropped."""
+
+    dropped: int  # Lines, until the last call of `take`.
+
+    def take(self) -> bytes:
+        """Return the lines since the last call."""
+
 class Copies:
     """
     The keys of the hot tier: which are promoted, and under which names; see copies.h.
@@ -180,7 +191,7 @@ class Server:
         application: str,
         allow: str,
         log: ServerLog,
-        log_answer: Callable[..., None] | None,
+        access_log: AccessLog | None,
         readers: Readers,
         memory: int,
         transfer: float,
@@ -200,7 +211,7 @@ class Server:
             application: Path of the socket of bjoern; empty: there is none.
             allow: The methods, for a 405.
             log: Is told what is to be logged.
-            log_answer: Called for each answer; None: only for what Python must know.
+            access_log: Gets a line for each request; None: there is none.
             readers: Read records that are not in memory.
             memory: Bytes that are held for clients, at most.
             transfer: Seconds without a byte of a body, a command or an answer; 0 = no
@@ -316,6 +327,7 @@ class CommandFacts:
         stats: CommandStats,
         log: object,
         sample: Callable[[bytes], None],
+        access_log: AccessLog | None = None,
     ) -> None:
         """
         Use the cache of a service, whose store is open, and its limits.
@@ -325,6 +337,7 @@ class CommandFacts:
             stats: Is added to.
             log: A `CommandLog`.
             sample: Gets one key in 64 of those that were read.
+            access_log: Gets a line for each command; None: there is none.
         """
 
 class Commands:

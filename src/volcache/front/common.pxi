@@ -14,6 +14,24 @@ def http_date(int64_t second):
     return text[: vc_put_date(text, second) - text].decode("ascii")
 
 
+cdef class AccessLog:
+    cdef vc_log *log
+    cdef readonly uint64_t dropped
+
+    def __cinit__(self, *, bint as_json, size_t bytes_max=16 << 20):
+        self.log = vc_log_new(as_json, bytes_max)
+        if self.log is NULL:
+            raise MemoryError("no memory for the access log")
+
+    def __dealloc__(self):
+        vc_log_free(self.log)
+
+    def take(self):
+        cdef size_t length
+        cdef const char *lines = vc_log_take(self.log, &length, &self.dropped)
+        return lines[:length]
+
+
 cdef class Parts:
     """Bounds for C; without a ring there are none."""
 

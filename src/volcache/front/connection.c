@@ -151,7 +151,6 @@ static void connection_forget(vc_connection *c) {
 void vc_connection_close(vc_connection *c) {
     vc_home *home = c->home;
     if (c->exchange) vc_forward_abandon(c);
-    if (c->transfer) vc_transfer_abandon(c);
     if (c->state == VC_WAITING_FOR_HOT_TIER) vc_hot_cancel(home->server->config.hots[home->number], c);
     vc_connection_release(c);
     connection_forget(c);

@@ -362,11 +362,18 @@ static void forward_free(vc_connection *c) {
     c->extra = 0;
 }
 
+/* Tell the protocol what was answered. */
+static void forward_tell(const struct vc_exchange *e) {
+    vc_connection *c = e->client;
+    vc_connection_protocol(c)->answered(vc_connection_executor(c), c->stream, e->upstream->head,
+                                        e->bytes);
+}
+
 void vc_forward_abandon(vc_connection *c) {
     struct vc_exchange *e = c->exchange;
     vc_upstream *u = e->upstream;
     bool is_sent = forward_is_body_sent(e);
-    vc_connection_protocol(c)->sent(vc_connection_executor(c), c->stream, e->bytes);
+    if (u && e->has_answer) forward_tell(e);
     if (u) {
         u->exchange = NULL;
         u->since_ns = c->state == VC_WAITING_FOR_APPLICATION ? c->since_ns : c->home->loop.now_ns;
@@ -407,14 +414,14 @@ int64_t vc_upstreams_stalled_since(const vc_upstreams *pool) {
 
 static void forward_end(vc_connection *c) {
     struct vc_exchange *e = c->exchange;
-    uint64_t bytes = e->bytes;
     bool is_body_sent = forward_is_body_sent(e);
     c->closes = !e->keeps_alive || !is_body_sent;
     if (!is_body_sent) e->upstream->closes = true;
     vc_connection_use_input(c, e->gap);
+    forward_tell(e);
     forward_keep_upstream(e->upstream);
     forward_free(c);
-    vc_connection_answered(c, bytes);
+    vc_connection_answered(c);
 }
 
 /* Send a part of the answer. Returns false if nothing is left to be done now. */

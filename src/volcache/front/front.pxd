@@ -22,6 +22,13 @@ cdef extern from "request.h" nogil:
     ctypedef enum vc_query_use: pass
 
 
+cdef extern from "log.h" nogil:
+    ctypedef struct vc_log: pass
+    vc_log *vc_log_new(bint is_json, size_t bytes_max)
+    void vc_log_free(vc_log *log)
+    const char *vc_log_take(vc_log *log, size_t *length, uint64_t *dropped)
+
+
 cdef extern from "ring.h" nogil:
     ctypedef struct vc_parts:
         const uint32_t *bounds
@@ -174,7 +181,8 @@ cdef extern from "http.h" nogil:
         const vc_core_functions *functions
         vc_clock *clock
         vc_copies *copies
-        bint memory_first, logs_all
+        bint memory_first
+        vc_log *log
         const vc_types *types
         atomic_bool *is_ready
         const atomic_bool *is_draining
@@ -189,15 +197,12 @@ cdef extern from "http.h" nogil:
         void (*on_due)(void *context) noexcept
         void *context
     ctypedef struct vc_http_event:
-        uint32_t length, path_length, head_length
+        uint32_t length, path_length
         vc_http_answer answer
         int status, method
         bint is_sampled
-        int64_t started_ns, took_ns, disk_ns, hot_ns, ended_us
-        uint64_t offset, size, bytes
-        uint16_t volume
-        const char *address
-        const char *text
+        int64_t started_ns, took_ns, disk_ns, hot_ns
+        const char *path
     ctypedef struct vc_http_counts:
         vc_durations *answers
         vc_durations reads, writes
@@ -360,6 +365,7 @@ cdef extern from "memcache.h" nogil:
         size_t key_size
         uint64_t value_size
         int64_t default_ttl, max_ttl, slow_ns, long_ns, sample_mask
+        vc_log *log
         void (*on_events)(void *context) noexcept
         void (*on_hot)(void *context, const uint8_t *key, size_t length,
                        const vc_record *record) noexcept
@@ -376,10 +382,8 @@ cdef extern from "memcache.h" nogil:
     ctypedef struct vc_mc_event:
         uint32_t length, key_length
         int name, result
-        bint is_sampled, has_record, is_copy, wants_read, has_token
+        bint is_sampled, wants_read, has_token
         int64_t started_ns, took_ns, read_ns, write_ns
-        uint64_t offset, size, bytes
-        uint16_t volume
         const char *remote
         const char *key
     ctypedef struct vc_mc: pass

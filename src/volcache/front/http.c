@@ -7,7 +7,8 @@
 #include <strings.h>
 
 enum {
-    EVENT_TEXT_BYTES = 4096,    /* of a path and of a head in an event */
+    EVENT_PATH_BYTES = 4096,    /* in an event */
+    HTTP_CLIENT_GONE = 499,     /* in the log, as of nginx */
     FAILURE_BYTES = 128,        /* of the text of a condition that failed */
 };
 static const int64_t SECOND_NS = 1000000000;
@@ -62,11 +63,6 @@ uint8_t *vc_http_keep(vc_http_stream *stream, size_t length) {
     uint8_t *memory = realloc(stream->memory, length ? length : 1);
     if (memory) stream->memory = memory;
     return memory;
-}
-
-static void http_end(void *executor, vc_stream *stream) {
-    (void)executor;
-    free(http_stream(stream)->memory);
 }
 
 /* Remember what the connection has waited for. */
@@ -138,24 +134,75 @@ static const char *http_headers_for(const vc_http *http, const vc_request *reque
 
 /* --- Events and counters -------------------------------------------------------------------- */
 
-static void http_add_event(vc_http *http, const char *remote, const vc_http_event *event,
-                           const char *path, const char *head) {
-    size_t path_length = event->path_length < EVENT_TEXT_BYTES ? event->path_length
-                                                               : EVENT_TEXT_BYTES;
-    size_t head_length = event->head_length < EVENT_TEXT_BYTES ? event->head_length
-                                                               : EVENT_TEXT_BYTES;
-    size_t length = sizeof(vc_http_event) + path_length + head_length;
+static void http_add_event(vc_http *http, const vc_http_event *event, vc_text path) {
+    if (path.length > EVENT_PATH_BYTES) path.length = EVENT_PATH_BYTES;
+    size_t length = sizeof(vc_http_event) + path.length;
     vc_http_event *to =
         vc_events_add(&http->events, &length, http->config.on_events, http->config.context);
     if (!to) return;
     *to = *event;
     to->length = (uint32_t)length;
-    to->path_length = (uint32_t)path_length;
-    to->head_length = (uint32_t)head_length;
-    snprintf(to->address, sizeof(to->address), "%s", remote ? remote : "");
-    memcpy(to->text, path, path_length);
-    memcpy(to->text + path_length, head, head_length);
+    to->path_length = (uint32_t)path.length;
+    memcpy(to->path, path.at, path.length);
     vc_events_end(&http->events);
+}
+
+/* Log a request that is answered here. */
+static void http_log(const vc_http_job *job, vc_http_answer answer, const vc_record *record,
+                     int64_t took_ns, uint64_t bytes) {
+    const struct vc_http_name *name = &vc_http_names[answer];
+    vc_log_line line = {
+        .remote = job->stream->base.remote,
+        .request = job->request,
+        .status = atoi(name->status),
+        .bytes = bytes,
+        .took_ns = took_ns,
+        .record = record,
+    };
+    if (*name->source) line.cache = (vc_text){name->source, strlen(name->source)};
+    vc_log_add(job->http->config.log, &line);
+}
+
+/* Keep the head of a request that is forwarded, for its line. */
+static void http_log_later(const vc_http_job *job) {
+    vc_http_stream *s = job->stream;
+    size_t length = job->request->length;
+    if (!job->http->config.log || !vc_http_keep(s, length)) return;
+    memcpy(s->memory, job->data, length);
+    s->logged_length = length;
+    s->logged_ns = s->started_ns;
+}
+
+/* Return the value of a field of an answer's head. */
+static vc_text http_find(const char *head, const char *name) {
+    const char *at = strcasestr(head, name);
+    if (!at) return (vc_text){0};
+    at += strlen(name);
+    return (vc_text){at, strcspn(at, "\r")};
+}
+
+/* Log a request that was forwarded; `head` is that of the application's answer, NULL: it has not
+ * answered. */
+static void http_log_forwarded(vc_http *http, vc_http_stream *s, int status, const char *head,
+                               uint64_t bytes) {
+    size_t length = s->logged_length, scanned = 0;
+    s->logged_length = 0;
+    if (!length || vc_request_parse((char *)s->memory, length, &scanned, &http->request) !=
+                       VC_HEAD_COMPLETE)
+        return;
+    vc_log_line line = {
+        .remote = s->base.remote,
+        .request = &http->request,
+        .status = status,
+        .bytes = bytes,
+        .took_ns = vc_monotonic_ns() - s->logged_ns,
+    };
+    if (head) {
+        line.status = atoi(head + sizeof("HTTP/1.1"));
+        line.cache = http_find(head, "\r\nX-Cache: ");
+        line.position = http_find(head, "\r\nX-Position: ");
+    }
+    vc_log_add(http->config.log, &line);
 }
 
 static void http_count(const vc_http_job *job, vc_http_answer answer, const vc_record *record,
@@ -168,28 +215,20 @@ static void http_count(const vc_http_job *job, vc_http_answer answer, const vc_r
     vc_observe(&http->counts.answers[answer], took_ns);
     if (is_read && disk_ns != VC_HTTP_NOT_READ) vc_observe(&http->counts.reads, disk_ns);
     if (is_read) vc_count(&http->counts.bytes_out, bytes);
+    if (config->log) http_log(job, answer, record, took_ns, bytes);
     bool is_sampled = is_read && vc_is_sample(s->started_ns + took_ns, config->sample_mask);
-    if (!is_sampled && !config->logs_all && took_ns <= http->settings.slow_ns &&
+    if (!is_sampled && took_ns <= http->settings.slow_ns &&
         took_ns <= config->long_ns && disk_ns <= config->long_ns)
         return;
     vc_http_event event = {
-        .path_length = (uint32_t)job->path.length,
-        .head_length = config->logs_all ? (uint32_t)job->request->length : 0,
         .answer = answer,
         .is_sampled = is_sampled,
         .started_ns = s->started_ns,
         .took_ns = took_ns,
         .disk_ns = disk_ns == VC_HTTP_NOT_READ ? 0 : disk_ns,
         .hot_ns = s->hot_ns,
-        .ended_us = vc_machine_us(),
-        .bytes = bytes,
     };
-    if (record) {
-        event.offset = record->offset;
-        event.size = record->size;
-        event.volume = record->volume;
-    }
-    http_add_event(http, s->base.remote, &event, job->path.at, job->data);
+    http_add_event(http, &event, job->path);
 }
 
 vc_step vc_http_answered(vc_http_job *job, vc_http_answer answer, const vc_record *record,
@@ -269,9 +308,9 @@ static void http_refuse(vc_http *http, vc_http_stream *s, int status, const char
         .method = (int)s->method,
         .started_ns = started_ns,
         .took_ns = vc_monotonic_ns() - started_ns,
-        .ended_us = vc_machine_us(),
     };
-    http_add_event(http, s->base.remote, &event, "", "");
+    http_add_event(http, &event, (vc_text){"", 0});
+    http_log_forwarded(http, s, status, NULL, s->method == VC_HEAD ? 0 : (uint64_t)length);
 }
 
 static void http_refuse_waiting(void *executor, vc_stream *stream, vc_refusal why, vc_out *out) {
@@ -356,6 +395,7 @@ vc_step vc_http_forward(vc_http_job *job) {
     request->keeps_alive = true; /* The connection to the application. */
     forward->head_length = vc_request_write(request, http->head);
     if (!forward->head_length) return http_stop(job, 431, "the head of the request is too long");
+    http_log_later(job);
     job->body = 0;
     s->base.closes = !job->keeps_alive;
     vc_count(&http->counts.forwarded, 1);
@@ -560,15 +600,20 @@ static vc_step http_execute(void *executor, vc_stream *stream, char *data, size_
     return step;
 }
 
-static void http_sent(void *executor, vc_stream *stream, uint64_t bytes) {
-    (void)executor, (void)stream, (void)bytes;
+static void http_end(void *executor, vc_stream *stream) {
+    http_log_forwarded(executor, http_stream(stream), HTTP_CLIENT_GONE, NULL, 0);
+    free(http_stream(stream)->memory);
+}
+
+static void http_answered(void *executor, vc_stream *stream, const char *head, uint64_t bytes) {
+    http_log_forwarded(executor, http_stream(stream), 0, head, bytes);
 }
 
 const vc_protocol vc_http_protocol = {
     .stream_size = sizeof(vc_http_stream),
     .first_bytes = VC_HTTP_FIRST_BYTES,
     .execute = http_execute,
-    .sent = http_sent,
+    .answered = http_answered,
     .refuse = http_refuse_waiting,
     .end = http_end,
 };

@@ -24,6 +24,7 @@
 #include "common.h"
 #include "functions.h"
 #include "lifetimes.h"
+#include "log.h"
 #include "protocol.h"
 #include "ring.h"
 #include "tokens.h"
@@ -81,7 +82,7 @@ typedef struct {
      * by a read that fails, and to true by whoever has found out that the disk is good. */
     atomic_bool *is_ready;
     const atomic_bool *is_draining; /* connections are to be closed after their next answer */
-    bool logs_all;              /* an event for each request */
+    vc_log *log;                /* a line for each request; NULL: none */
     vc_query_use query;
     size_t key_size;            /* of the longest key, in bytes */
     uint64_t value_size;        /* of the longest value, in bytes */
@@ -97,20 +98,16 @@ typedef struct {
     void *context;
 } vc_http_config;
 
-/* Something that Python is told. `text` is: path, head of the request, if they have a length. */
+/* Something that Python is told. */
 typedef struct {
-    uint32_t length;            /* of the whole event, with its text, in bytes */
-    uint32_t path_length, head_length;
+    uint32_t length;            /* of the whole event, with its path, in bytes */
+    uint32_t path_length;
     vc_http_answer answer;
     int status, method;         /* of a request that was refused; vc_method */
     bool is_sampled;
     int64_t started_ns, took_ns, disk_ns;   /* monotonic; 0: nothing was read or written */
     int64_t hot_ns;             /* how long memcached was waited for */
-    int64_t ended_us;           /* since the epoch */
-    uint64_t offset, size, bytes;
-    uint16_t volume;
-    char address[46];
-    char text[];
+    char path[];
 } vc_http_event;
 
 /* Since the start. */

@@ -35,6 +35,9 @@ struct vc_http {
 typedef struct {
     vc_stream base;
     uint8_t *memory;            /* for what has to stay where it is while the connection waits */
+    /* Of the request that is forwarded: bytes of its head in `memory`; 0: none is, or no log. */
+    size_t logged_length;
+    int64_t logged_ns;          /* when it began */
     const char *headers;        /* more of them for the answer; NULL: none */
     vc_method method;
     int64_t started_ns;         /* 0: no head is complete */

@@ -8,16 +8,12 @@ static vc_step mc_protocol_execute(void *context, vc_stream *base, char *data, s
                                    size_t *used, vc_out *out) {
     vc_mc_executor *executor = context;
     vc_mc_stream *stream = (vc_mc_stream *)base;
-    const vc_mc_config *config = &executor->mc->config;
     /* Let the client do what it may by the present settings. */
     if (stream->generation != executor->generation && !stream->is_put) {
         vc_mc_allow(stream, &executor->access);
         stream->generation = executor->generation;
     }
-    vc_step step = vc_mc_execute(executor->mc, stream, data, length, used, out);
-    /* Lines of the log are in the order of commands. */
-    if (step == VC_STEP_CALL && config->slow_ns < 0) config->on_events(config->context);
-    return step;
+    return vc_mc_execute(executor->mc, stream, data, length, used, out);
 }
 
 static bool mc_protocol_call(void *caller, vc_stream *base, const char *data, size_t length,
@@ -28,7 +24,6 @@ static bool mc_protocol_call(void *caller, vc_stream *base, const char *data, si
         out.at && vc_mc_execute(mc, (vc_mc_stream *)base, data, length, used, &out) == VC_STEP_NEXT;
     *reply = (vc_reply){out.at, out.count ? out.parts->iov_len : 0};
     if (reply->length) memmove(out.at, out.parts->iov_base, reply->length);
-    if (mc->config.slow_ns < 0) mc->config.on_events(mc->config.context);
     return is_good;
 }
 

@@ -18,16 +18,25 @@ const char *const vc_mc_results[VC_MC_RESULTS] = {
     "failed", "error",
 };
 
+/* In the log: what HTTP answers in the same case. */
+static const int STATUSES[VC_MC_RESULTS] = {
+    [VC_MC_HIT] = 200,          [VC_MC_MISS] = 404,      [VC_MC_STORED] = 201,
+    [VC_MC_NOT_STORED] = 412,   [VC_MC_EXISTS] = 412,    [VC_MC_NOT_FOUND] = 404,
+    [VC_MC_NON_NUMERIC] = 400,  [VC_MC_DELETED] = 204,   [VC_MC_TOUCHED] = 204,
+    [VC_MC_OK] = 200,           [VC_MC_DENIED] = 401,    [VC_MC_AUTHENTICATED] = 200,
+    [VC_MC_UNAUTHORIZED] = 401, [VC_MC_FORBIDDEN] = 403, [VC_MC_BAD_KEY] = 400,
+    [VC_MC_TOO_LARGE] = 413,    [VC_MC_FAILED] = 503,    [VC_MC_ERROR] = 400,
+};
+
 /* --- Events ----------------------------------------------------------------------------- */
 
-static void add_event(const vc_mc_run *run, int64_t took_ns, bool is_sampled, size_t bytes) {
+static void add_event(const vc_mc_run *run, int64_t took_ns, bool is_sampled) {
     vc_mc *mc = run->mc;
     vc_text key = run->command->key;
     size_t length = sizeof(vc_mc_event) + key.length;
     vc_mc_event *event =
         vc_events_add(&mc->events, &length, mc->config.on_events, mc->config.context);
     if (!event) return;
-    const vc_record *record = &run->outcome.record;
     const vc_mc_rights *rights = &run->stream->rights;
     bool reads = run->command->action == VC_MC_READ || run->command->action == VC_MC_REPORT;
     *event = (vc_mc_event){
@@ -36,22 +45,35 @@ static void add_event(const vc_mc_run *run, int64_t took_ns, bool is_sampled, si
         .name = run->command->name,
         .result = run->outcome.result,
         .is_sampled = is_sampled,
-        .has_record = run->outcome.has_record,
-        .is_copy = run->outcome.is_copy,
         .wants_read = reads && !rights->may_read,
         .has_token = run->stream->has_token,
         .started_ns = run->started_ns,
         .took_ns = took_ns,
         .read_ns = run->read_ns,
         .write_ns = run->write_ns,
-        .offset = record->offset,
-        .size = record->size,
-        .bytes = bytes,
-        .volume = record->volume,
     };
     snprintf(event->remote, sizeof(event->remote), "%s", run->stream->base.remote);
     if (key.length) memcpy(event->key, key.at, key.length);
     vc_events_end(&mc->events);
+}
+
+/* Values, users and passwords are never logged. */
+static void log_command(const vc_mc_run *run, int64_t took_ns, size_t bytes) {
+    static const char *const SOURCES[] = {"DISK", "MEMC", "MISS"};
+    const vc_mc_outcome *outcome = &run->outcome;
+    bool is_hit = outcome->result == VC_MC_HIT, is_miss = outcome->result == VC_MC_MISS;
+    vc_log_line line = {
+        .remote = run->stream->base.remote,
+        .command = vc_mc_names[run->command->name],
+        .result = vc_mc_results[outcome->result],
+        .key = run->command->key,
+        .status = STATUSES[outcome->result],
+        .bytes = bytes,
+        .took_ns = took_ns,
+        .record = outcome->has_record ? &outcome->record : NULL,
+    };
+    if (is_hit || is_miss) line.cache = (vc_text){SOURCES[is_miss ? 2 : outcome->is_copy], 4};
+    vc_log_add(run->mc->config.log, &line);
 }
 
 static void count_command(const vc_mc_run *run, size_t bytes) {
@@ -64,11 +86,12 @@ static void count_command(const vc_mc_run *run, size_t bytes) {
     if (run->write_ns) vc_observe(&counts->writes, run->write_ns);
     if (run->absent) vc_count(run->absent, 1);
     vc_count(&counts->executed, 1);
+    if (config->log) log_command(run, took_ns, bytes);
     bool is_sampled = result == VC_MC_HIT && vc_is_sample(run->started_ns + took_ns,
                                                           (uint64_t)config->sample_mask);
     if (is_sampled || result == VC_MC_UNAUTHORIZED || took_ns > config->slow_ns ||
         took_ns > config->long_ns)
-        add_event(run, took_ns, is_sampled, bytes);
+        add_event(run, took_ns, is_sampled);
 }
 
 /* --- Commands --------------------------------------------------------------------------- */

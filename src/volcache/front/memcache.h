@@ -28,6 +28,7 @@
 #include "common.h"
 #include "copies.h"
 #include "functions.h"
+#include "log.h"
 #include "marks.h"
 #include "protocol.h"
 #include "request.h"
@@ -124,7 +125,8 @@ typedef struct {
     size_t key_size;            /* of a value that is stored, at most */
     uint64_t value_size;
     int64_t default_ttl, max_ttl;   /* seconds; 0: none, no limit */
-    int64_t slow_ns;            /* commands that took longer are events; -1: all are */
+    vc_log *log;                /* a line for each command; NULL: none */
+    int64_t slow_ns;            /* commands that took longer are events */
     int64_t long_ns;            /* likewise, and reads and writes */
     int64_t sample_mask;        /* hits, too, if a number from their time has none of these bits */
     /* As in `vc_http_config`. */
@@ -175,14 +177,9 @@ typedef struct {
     vc_mc_name name;
     vc_mc_result result;
     bool is_sampled;
-    bool has_record;            /* then there is a position */
-    bool is_copy;               /* it comes from the hot tier */
     bool wants_read, has_token; /* of UNAUTHORIZED: what was wanted, and whether with a token */
     int64_t started_ns, took_ns;    /* monotonic */
     int64_t read_ns, write_ns;  /* of the store; 0: none */
-    uint64_t offset, size;      /* of the record */
-    uint64_t bytes;             /* of the reply */
-    uint16_t volume;
     char remote[46];
     char key[];
 } vc_mc_event;

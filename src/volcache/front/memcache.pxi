@@ -80,11 +80,12 @@ cdef class CommandFacts:
     cdef object kept  # what the last answer points to
     cdef Marks reads, won
     cdef Copies copies
+    cdef AccessLog access_log
     cdef vc_mc_clocks clocks
     cdef vc_mc_config config
     cdef vc_mc_counts seen
 
-    def __init__(self, service, stats, log, sample):
+    def __init__(self, service, stats, log, sample, AccessLog access_log=None):
         cache, limits = service.cache, service.limits
         cdef Index index = cache.store.index
         self.service, self.store, self.log, self.sample = service, cache.store, log, sample
@@ -110,6 +111,9 @@ cdef class CommandFacts:
         self.config.value_size = limits.value_size
         self.config.default_ttl = limits.default_ttl
         self.config.max_ttl = limits.max_ttl
+        self.access_log = access_log
+        if access_log is not None:
+            self.config.log = access_log.log
         self.config.slow_ns = min(log.threshold_ns, 2**62)
         self.config.long_ns = LONG_NS
         self.config.sample_mask = SAMPLED
@@ -236,13 +240,10 @@ cdef class CommandFacts:
             self.log.add(
                 event.remote.decode("ascii"),
                 vc_mc_names[event.name].decode("ascii"),
-                key or None,
+                key,
                 vc_mc_results[event.result].decode("ascii"),
-                started_ns=event.started_ns,
-                took_ns=event.took_ns,
-                size=event.bytes,
-                position=(event.volume, event.offset, event.size) if event.has_record else None,
-                source="MEMC" if event.is_copy else "DISK",
+                event.started_ns,
+                event.took_ns,
             )
 
 

@@ -31,10 +31,10 @@
  *              and the result in `stream->hot`; its copy is valid during that call.
  *   VALUE      As NEXT, but when `out` is sent there follow `stream->value_length` bytes of the
  *              value of `stream->found`, which was verified, from `value_offset` on. The caller
- *              owns the read, and calls `sent` at its end.
+ *              owns the read.
  *   FORWARD    The application answers. `stream->forward` has the head that it gets; the first
  *              `used` bytes are done, and the body follows them as it says. The caller sends the
- *              answer, and calls `sent` at its end.
+ *              answer, and then calls `answered`.
  *   CALL       The request may take long: nothing of it was done. Another thread executes it with
  *              `call` of the protocol; then the caller sends the reply, and goes on as after NEXT.
  *   FLUSH      There is no room in `out`: send it, then call again with an empty one.
@@ -176,9 +176,9 @@ typedef struct {
      * false if the connection is to be closed at once. NULL: there is no CALL. */
     bool (*call)(void *caller, vc_stream *stream, const char *data, size_t length, size_t *used,
                  vc_reply *reply);
-    /* At the end of VALUE and FORWARD, also if the connection fails: how many bytes of the answer's
-     * body were sent. */
-    void (*sent)(void *executor, vc_stream *stream, uint64_t bytes);
+    /* After FORWARD: the application's answer, which has this head, was sent with so many bytes of
+     * its body, perhaps not all. NULL: there is no FORWARD. */
+    void (*answered)(void *executor, vc_stream *stream, const char *head, uint64_t bytes);
     void (*refuse)(void *executor, vc_stream *stream, vc_refusal why, vc_out *out);
     /* The connection ends: free what the stream has. NULL: nothing. */
     void (*end)(void *executor, vc_stream *stream);

@@ -84,7 +84,8 @@ cdef class Server:
     cdef Copies copies
     cdef HotClient hot
     cdef CommandFacts commands
-    cdef object taking, app, requests, store_stats, log, log_answer, hot_stats, promote
+    cdef AccessLog access_log
+    cdef object taking, app, requests, store_stats, log, hot_stats, promote
     cdef object answers, reads, writes
     cdef dict served
     cdef bytes allow, application
@@ -101,13 +102,13 @@ cdef class Server:
         vc_news_start(&self.state.news)
 
     def __init__(
-        self, app, types, *, unsigned loops, served, application, allow, log, log_answer,
-        Readers readers, uint64_t memory, double transfer, CommandFacts commands,
+        self, app, types, *, unsigned loops, served, application, allow, log,
+        AccessLog access_log, Readers readers, uint64_t memory, double transfer, CommandFacts commands,
     ):
         cdef vc_server_config config
         memset(&config, 0, sizeof(config))
         store = app.cache.store
-        self.app, self.log, self.log_answer = app, log, log_answer
+        self.app, self.log, self.access_log = app, log, access_log
         self.types = ContentTypes(types)
         self.allow = allow.encode("ascii")
         self.requests, self.store_stats = app.stats, store.stats
@@ -188,7 +189,8 @@ cdef class Server:
         config.types = self.types.table
         config.is_ready = &self.state.is_ready
         config.is_draining = &self.state.is_draining
-        config.logs_all = self.log_answer is not None
+        if self.access_log is not None:
+            config.log = self.access_log.log
         config.key_size, config.value_size = app.limits.key_size, app.limits.value_size
         config.query = <vc_query_use><int>QUERIES.index(app.limits.query)
         config.long_ns, config.sample_mask = LONG_NS, SAMPLED
@@ -381,15 +383,14 @@ cdef class Server:
             self.promote(event.key[: event.key_length], event.expires_ms)
 
     cdef take_event(self, const vc_http_event *event):
-        cdef const char *text = event.text
         if event.answer == VC_HTTP_ANSWERS:
             status = f"{event.status} {HTTPStatus(event.status).phrase}"
             answer = METHODS[event.method], status, ""
             self.answers[answer].observe(event.started_ns, event.took_ns)
             return
         answer = answer_of(event.answer)
-        method, status, source = answer
-        path = text[: event.path_length].decode("latin-1")
+        method, status, _ = answer
+        path = event.path[: event.path_length].decode("latin-1")
         if event.took_ns > LONG:
             self.answers[answer].long.append((event.started_ns, event.took_ns))
         if event.disk_ns > LONG:
@@ -403,13 +404,6 @@ cdef class Server:
             self.app.log_slow(
                 method, path, status, event.started_ns, event.took_ns,
                 (event.disk_ns, event.hot_ns),
-            )
-        if self.log_answer is not None:
-            position = (event.volume, event.offset, event.size) if event.size else None
-            head = text[event.path_length : event.path_length + event.head_length]
-            self.log_answer(
-                event.address.decode("ascii"), head, status, position, event.bytes,
-                event.took_ns, event.ended_us, source,
             )
 
     cdef log_limits(self):

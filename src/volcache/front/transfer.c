@@ -11,7 +11,6 @@ enum { TRANSFER_PIECE_BYTES = 1 << 18 };
 struct vc_transfer {
     vc_lookup at;
     uint64_t offset, left;      /* of the next piece, from the beginning of the record; of all */
-    uint64_t bytes;             /* that were read */
     char *piece;
     size_t length;
 };
@@ -89,17 +88,11 @@ void vc_transfer_free(vc_connection *c) {
     c->extra = 0;
 }
 
-void vc_transfer_abandon(vc_connection *c) {
-    vc_connection_protocol(c)->sent(vc_connection_executor(c), c->stream,
-                                    c->transfer->bytes - (c->unsent_length - c->sent));
-}
-
 void vc_transfer_go_on(vc_connection *c) {
     struct vc_transfer *t = c->transfer;
     if (!t->left) {
-        uint64_t bytes = t->bytes;
         vc_transfer_free(c);
-        vc_connection_answered(c, bytes);
+        vc_connection_answered(c);
         return;
     }
     t->length = t->left < TRANSFER_PIECE_BYTES ? (size_t)t->left : TRANSFER_PIECE_BYTES;
@@ -120,7 +113,6 @@ void vc_transfer_send(vc_connection *c) {
     }
     t->offset += t->length;
     t->left -= t->length;
-    t->bytes += t->length;
     c->unsent = t->piece;
     c->unsent_length = t->length;
     c->sent = 0;

@@ -17,8 +17,6 @@ bool vc_transfer_open(vc_connection *c);
 void vc_transfer_go_on(vc_connection *c);
 /* A piece was read. */
 void vc_transfer_send(vc_connection *c);
-/* Tell the protocol how much was sent. */
-void vc_transfer_abandon(vc_connection *c);
 void vc_transfer_free(vc_connection *c);
 
 #endif

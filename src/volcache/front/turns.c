@@ -309,8 +309,7 @@ bool vc_connection_keep_input(vc_connection *c, const char *data, size_t length)
     return true;
 }
 
-void vc_connection_answered(vc_connection *c, uint64_t bytes) {
-    vc_connection_protocol(c)->sent(vc_connection_executor(c), c->stream, bytes);
+void vc_connection_answered(vc_connection *c) {
     c->idle_ns = c->home->loop.now_ns;
     vc_connection_release(c);
     c->stream->needed = 0;

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from volcache.access import Access
-    from volcache.front import CommandFacts, Readers
+    from volcache.front import AccessLog, CommandFacts, Readers
     from volcache.http.app import App
     from volcache.http.cors import CorsHeaders
     from volcache.server.addresses import Addresses
@@ -194,7 +194,7 @@ class Front:
         connections: int,
         memory: int,
         commands: CommandFacts | None = None,
-        log_answer: Callable[..., None] | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
         """
         Prepare; nothing is accepted before `start`.
@@ -208,7 +208,7 @@ class Front:
             connections: The most of each protocol; see `connections_max`.
             memory: Bytes that are held for clients; at least the largest body.
             commands: What commands of memcached clients use; None without such clients.
-            log_answer: Called for each answer of the loops: `AccessLog.add_native`.
+            access_log: Gets a line for each request; None: there is none.
         """
         self._addresses = addresses
         http, admin, memcache = addresses.http, addresses.admin, addresses.memcache
@@ -231,7 +231,7 @@ class Front:
             application=self._application.path if self._application else "",
             allow=ALLOW[1],
             log=ConnectionLog(),
-            log_answer=log_answer,
+            access_log=access_log,
             readers=readers,
             memory=memory,
             transfer=transfer,

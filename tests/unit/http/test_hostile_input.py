@@ -23,7 +23,6 @@ from support.fake_cache import FakeCache
 from support.wsgi_client import Client
 from volcache.access import Access
 from volcache.errors import ClientError
-from volcache.http.access_log import AccessLog
 from volcache.http.auth import TokenCheck
 from volcache.http.cors import Cors, CorsHeaders
 from volcache.keys import parse_key
@@ -66,8 +65,7 @@ def http_parsers() -> dict[str, Parser]:
     refusals = Refusals({"read": 0, "write": 0, "admin": 0})
     access = Access(read="r", write="w")
     checked = TokenCheck(client.app, client.app.send, refusals, access)
-    lines: list[str] = []
-    wrapped = AccessLog(Cors(checked, CorsHeaders(["http://a"])), lines.append)
+    wrapped = Cors(checked, CorsHeaders(["http://a"]))
 
     def send(method: str, path: str, name: str, text: str) -> None:
         environ: dict[str, Any] = {

@@ -24,7 +24,8 @@ SIZE_MAX = 50_000
 def test_what_is_executed_is_logged_and_counted(talk: Talk) -> None:
     """A line for each; of errors and numbers, too."""
     talk.say("set a 0 0 1;1;get a;get b;mg a;incr a 1;incr b 1;delete a;bogus;mn")
-    lines = [line.split('"') for line in talk.lines]
+    logged = talk.lines()
+    lines = [line.split('"') for line in logged]
     assert [(one[1], one[2].split()[:2]) for one in lines] == [
         ("set /a memcache", ["201", "8"]),
         ("get /a memcache", ["200", "21"]),
@@ -36,7 +37,7 @@ def test_what_is_executed_is_logged_and_counted(talk: Talk) -> None:
         ("unknown - memcache", ["400", "7"]),
         ("mn - memcache", ["200", "4"]),
     ]
-    assert all(line.startswith("1.1.1.1 ") for line in talk.lines)
+    assert all(line.startswith("1.1.1.1 ") for line in logged)
     assert talk.stats.hits == 2
     assert talk.store.stats.reads.count == 3
 

@@ -1,0 +1,231 @@
+#include "log.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "answer.h"
+#include "clock.h"
+
+enum {
+    LOG_WORD_BYTES = 200,           /* of a field */
+    LOG_PATH_BYTES = 4096,
+    /* Three fields in quotes and a query, with five bytes for each, and what else a line has. */
+    LOG_LINE_BYTES = LOG_PATH_BYTES + 4 * (5 * LOG_WORD_BYTES) + 2048,
+};
+
+struct vc_log {
+    pthread_mutex_t mutex;
+    bool is_json;
+    size_t room, used;              /* of the present buffer */
+    unsigned present;
+    uint64_t dropped;
+    int64_t second;                 /* of `time` */
+    char time[32];
+    char *buffers[2];
+};
+
+static char *log_put(char *to, const char *text) {
+    size_t length = strlen(text);
+    memcpy(to, text, length);
+    return to + length;
+}
+
+/* --- What comes from clients ------------------------------------------------------------------ */
+
+static int log_digit(char digit) {
+    return digit <= '9' ? digit - '0' : (digit | 0x20) - 'a' + 10;
+}
+
+static bool log_is_plain(uint8_t byte) {
+    return (byte >= '0' && byte <= '9') || ((byte | 0x20) >= 'a' && (byte | 0x20) <= 'z') ||
+           (byte && strchr("/_.-~!$&'()*+,;=:@", byte));
+}
+
+static char *log_put_hex(char *to, uint8_t byte) {
+    *to++ = "0123456789ABCDEF"[byte >> 4];
+    *to++ = "0123456789ABCDEF"[byte & 15];
+    return to;
+}
+
+/* Write a text percent-encoded; "-" if there is none. `is_encoded`: it is already, perhaps more than
+ * need be. */
+static char *log_put_word(char *to, vc_text text, size_t most, bool is_encoded) {
+    const char *end = to + most;
+    if (!text.length) *to++ = '-';
+    for (size_t i = 0; i < text.length; i++) {
+        if (to > end - 3) return log_put(to, "...");
+        uint8_t byte = (uint8_t)text.at[i];
+        if (is_encoded && byte == '%' && i + 2 < text.length) {
+            byte = (uint8_t)(log_digit(text.at[i + 1]) << 4 | log_digit(text.at[i + 2]));
+            i += 2;
+        }
+        if (!log_is_plain(byte)) {
+            *to++ = '%';
+            to = log_put_hex(to, byte);
+        } else {
+            *to++ = (char)byte;
+        }
+    }
+    return to;
+}
+
+/* Write a text for a field in double quotes, as nginx does. `left`: bytes that may be shown; below
+ * 0: it was cut. */
+static char *log_put_quoted(const vc_log *log, char *to, vc_text text, int *left) {
+    for (size_t i = 0; i < text.length && *left >= 0; i++, --*left) {
+        char byte = text.at[i];
+        if (!*left) to = log_put(to, "...");
+        else if (byte >= ' ' && byte < 0x7F && byte != '"' && byte != '\\') *to++ = byte;
+        else to = log_put_hex(log_put(to, log->is_json ? "\\\\x" : "\\x"), (uint8_t)byte);
+    }
+    return to;
+}
+
+/* Write the values of all header fields of a name. */
+static char *log_put_header(const vc_log *log, char *to, const vc_request *request,
+                            const char *name) {
+    int left = LOG_WORD_BYTES;
+    char *start = to;
+    *to++ = '"';
+    for (unsigned i = 0; request && i < request->field_count; i++) {
+        const vc_field *field = &request->fields[i];
+        if (field->name.length != strlen(name) || !field->value.length ||
+            strncasecmp(field->name.at, name, field->name.length))
+            continue;
+        if (to != start + 1) to = log_put_quoted(log, to, (vc_text){", ", 2}, &left);
+        to = log_put_quoted(log, to, field->value, &left);
+    }
+    if (to == start + 1) return log_put(start, log->is_json ? "null" : "\"-\"");
+    *to++ = '"';
+    return to;
+}
+
+/* Write what a request or a command asks for. */
+static char *log_put_uri(const vc_log *log, char *to, const vc_log_line *line) {
+    int left = LOG_WORD_BYTES;
+    if (!line->request) {
+        if (line->key.length) *to++ = '/';
+        return log_put_word(to, line->key, LOG_PATH_BYTES, false);
+    }
+    to = log_put_word(to, line->request->path, LOG_PATH_BYTES, true);
+    if (!line->request->query.length) return to;
+    *to++ = '?';
+    return log_put_quoted(log, to, line->request->query, &left);
+}
+
+/* --- Lines -------------------------------------------------------------------------------------- */
+
+/* Write a time as nginx does: "21/Nov/2026:09:00:00 +0000"; or "2026-11-21T09:00:00". */
+static void log_update_time(vc_log *log, int64_t second) {
+    char date[VC_DATE_BYTES + 1];
+    if (second == log->second) return;
+    log->second = second;
+    if (log->is_json) {
+        struct tm now;
+        strftime(log->time, sizeof(log->time), "%Y-%m-%dT%H:%M:%S", gmtime_r(&second, &now));
+        return;
+    }
+    *vc_put_date(date, second) = 0; /* "Sat, 21 Nov 2026 09:00:00 GMT" */
+    snprintf(log->time, sizeof(log->time), "%.2s/%.3s/%.4s:%.8s +0000", date + 5, date + 8,
+             date + 12, date + 17);
+}
+
+/* Write a field that may be absent. */
+static char *log_put_field(const vc_log *log, char *to, vc_text text) {
+    if (!text.at) return log_put(to, log->is_json ? "null" : "-");
+    if (log->is_json) *to++ = '"';
+    to = log_put_word(to, text, LOG_WORD_BYTES, false);
+    if (log->is_json) *to++ = '"';
+    return to;
+}
+
+static vc_text log_position(const vc_log_line *line, char *to) {
+    const vc_record *record = line->record;
+    if (!record) return line->position;
+    char *end = vc_put_number(to, record->volume);
+    end = vc_put_number(log_put(end, ","), record->offset);
+    end = vc_put_number(log_put(end, ","), record->size);
+    return (vc_text){to, (size_t)(end - to)};
+}
+
+static char *log_put_line(const vc_log *log, char *to, const vc_log_line *line, int64_t now_us) {
+    const bool is_json = log->is_json;
+    const vc_request *request = line->request;
+    vc_text remote = {line->remote, strlen(line->remote)}, method = {line->command, 0};
+    char place[80];
+    if (request) method = request->method_text;
+    else method.length = strlen(line->command);
+    if (is_json) to += sprintf(to, "{\"time\": \"%s.%03dZ\", \"remote\": \"", log->time,
+                               (int)(now_us / 1000 % 1000));
+    to = log_put_word(to, remote, LOG_WORD_BYTES, false);
+    if (!is_json) to = log_put(log_put(log_put(to, " - - ["), log->time), "]");
+    to = log_put(to, is_json ? "\", \"method\": \"" : " \"");
+    to = log_put_word(to, method, LOG_WORD_BYTES, false);
+    to = log_put_uri(log, log_put(to, is_json ? "\", \"uri\": \"" : " "), line);
+    to = log_put(to, is_json ? "\", \"protocol\": \"" : " ");
+    to = log_put(to, !request ? "memcache" : request->is_http_1_0 ? "HTTP/1.0" : "HTTP/1.1");
+    to = log_put(to, is_json ? "\", \"status\": " : "\" ");
+    to = vc_put_number(to, (uint64_t)line->status);
+    to = vc_put_number(log_put(to, is_json ? ", \"bytes\": " : " "), line->bytes);
+    to = log_put(to, is_json ? ", \"referer\": " : " ");
+    to = log_put_header(log, to, request, "referer");
+    to = log_put(to, is_json ? ", \"agent\": " : " ");
+    to = log_put_header(log, to, request, "user-agent");
+    to = log_put(to, is_json ? ", \"forwarded\": " : " ");
+    to = log_put_header(log, to, request, "x-forwarded-for");
+    to = log_put_field(log, log_put(to, is_json ? ", \"cache\": " : " cache="), line->cache);
+    to = log_put_field(log, log_put(to, is_json ? ", \"position\": " : " position="),
+                       log_position(line, place));
+    if (!request)
+        to = log_put_field(log, log_put(to, is_json ? ", \"result\": " : " result="),
+                           (vc_text){line->result, strlen(line->result)});
+    return to + sprintf(to, is_json ? ", \"seconds\": %.6f}\n" : " seconds=%.6f\n",
+                        (double)line->took_ns / 1e9);
+}
+
+void vc_log_add(vc_log *log, const vc_log_line *line) {
+    pthread_mutex_lock(&log->mutex);
+    if (log->used + LOG_LINE_BYTES > log->room) {
+        log->dropped++;
+    } else {
+        int64_t now_us = vc_machine_us();
+        char *to = log->buffers[log->present] + log->used;
+        log_update_time(log, now_us / 1000000);
+        log->used += (size_t)(log_put_line(log, to, line, now_us) - to);
+    }
+    pthread_mutex_unlock(&log->mutex);
+}
+
+const char *vc_log_take(vc_log *log, size_t *length, uint64_t *dropped) {
+    pthread_mutex_lock(&log->mutex);
+    const char *taken = log->buffers[log->present];
+    *length = log->used;
+    *dropped = log->dropped;
+    log->present ^= 1;
+    log->used = 0;
+    pthread_mutex_unlock(&log->mutex);
+    return taken;
+}
+
+vc_log *vc_log_new(bool is_json, size_t bytes_max) {
+    vc_log *log = calloc(1, sizeof(vc_log));
+    if (!log) return NULL;
+    pthread_mutex_init(&log->mutex, NULL);
+    log->is_json = is_json;
+    log->second = -1;
+    log->room = bytes_max / 2 + LOG_LINE_BYTES;
+    for (int i = 0; i < 2; i++) log->buffers[i] = malloc(log->room);
+    if (log->buffers[0] && log->buffers[1]) return log;
+    vc_log_free(log);
+    return NULL;
+}
+
+void vc_log_free(vc_log *log) {
+    if (!log) return;
+    for (int i = 0; i < 2; i++) free(log->buffers[i]);
+    free(log);
+}
