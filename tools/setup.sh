@@ -111,6 +111,7 @@ missing_for_test() {
         { command -v nginx >/dev/null && ! dpkg-query -W nginx-common >/dev/null 2>&1; } ||
         echo libnginx-mod-http-js
     command -v openssl >/dev/null || echo openssl
+    command -v redis-server >/dev/null || echo redis-server
     command -v squid >/dev/null || echo squid
     command -v systemd-analyze >/dev/null || echo systemd
     command -v wrk >/dev/null || echo wrk
@@ -169,7 +170,7 @@ allow_service_start() {
     command -v systemctl >/dev/null || return 0
     for package in "$@"; do
         case $package in
-            haproxy | memcached | nginx | nutcracker | squid | varnish)
+            haproxy | memcached | nginx | nutcracker | redis-server | squid | varnish)
                 as_root systemctl disable "$package" >/dev/null 2>&1 || true
                 ;;
         esac

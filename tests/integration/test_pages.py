@@ -26,7 +26,7 @@ from support.process import ADMIN_TOKEN, Servers
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 # Their examples need more than that; their own tests run them.
-OTHERS: Final = {"PYTHON.md", "ADAPTERS.md", "RECIPES.md"}
+OTHERS: Final = {"PYTHON.md", "ADAPTERS.md", "RECIPES.md", "MIGRATING.md"}
 COPIED: Final = ("conf", "nginx", "tests/golden")
 LINKED: Final = (".venv", "README.md", "docs", "src", "tools")
 # What the pages call an instance, nginx in front of them, and any other port.

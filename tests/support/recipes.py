@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -91,8 +92,9 @@ def run(
 
 
 def shell(text: str, folder: Path) -> str:
-    """Run commands of a recipe; fail if one of them fails."""
-    return run(["bash", "-euo", "pipefail", "-c", text], folder)
+    """Run commands of a recipe, also ours; fail if one of them fails."""
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return run(["bash", "-euo", "pipefail", "-c", text], folder, path)
 
 
 class Daemon(Program):

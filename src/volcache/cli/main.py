@@ -37,6 +37,7 @@ MODULES: Final = {
     **dict.fromkeys(("get", "put", "rm", "stat", "ls", "purge"), "values"),
     **{name: name for name in ("check", "repair", "dump", "export")},
     "import": "import_",
+    "load": "load",
     **{name: name for name in ("files", "completion")},
 }
 

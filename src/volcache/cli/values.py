@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 DEFAULT_TARGET: Final = "127.0.0.1:1234"
 _READ_TOKEN: Final = "VOLCACHE_READ_TOKEN"  # noqa: S105 - A name.
 _WRITE_TOKEN: Final = "VOLCACHE_WRITE_TOKEN"  # noqa: S105 - A name.
-_KEY_BYTES_MAX: Final = 65535  # Of a record; the limit of an instance may be lower.
+KEY_BYTES_MAX: Final = 65535  # Of a record; the limit of an instance may be lower.
 # What looks like HOST:PORT, or like the URL of an instance.
 _ADDRESS: Final = re.compile(
     r"https?://\S+|[^/\s]+:[0-9]{1,5}(/|/-/.*)?", re.IGNORECASE
@@ -113,7 +113,7 @@ def key_of(arguments: argparse.Namespace) -> bytes:
             f"bad key {_shown(text)}: it begins with a slash; the key of this path is"
             f" {_shown(text.lstrip('/'))}"
         )
-    return parse_key(f"/{key.decode('latin-1')}", _KEY_BYTES_MAX)
+    return parse_key(f"/{key.decode('latin-1')}", KEY_BYTES_MAX)
 
 
 def _client(arguments: argparse.Namespace, variable: str) -> Client[bytes]:
@@ -123,7 +123,7 @@ def _client(arguments: argparse.Namespace, variable: str) -> Client[bytes]:
     Raises:
         ConfigError: A target or the token cannot be used.
     """
-    nodes = [(target.url, target.weight) for target in _in_use(arguments)]
+    nodes = [(target.url, target.weight) for target in in_use(arguments)]
     with _translated(""):
         return Client(
             nodes,
@@ -133,7 +133,7 @@ def _client(arguments: argparse.Namespace, variable: str) -> Client[bytes]:
         )
 
 
-def _in_use(arguments: argparse.Namespace) -> list[Target]:
+def in_use(arguments: argparse.Namespace) -> list[Target]:
     """Return the targets that have keys: what nginx's list excludes has none."""
     targets = targets_of(arguments)
     return [target for target in targets if not target.is_down] or targets
@@ -216,8 +216,8 @@ def _put(arguments: argparse.Namespace) -> None:
     text, file, key = arguments.key, arguments.file, key_of(arguments)
     if not os.path.exists(file):  # noqa: PTH110 - It may have any bytes.
         _refuse_address(arguments, "FILE", file)
-    headers = _headers(arguments)
-    targets = {urlsplit(target.url).netloc: target for target in _in_use(arguments)}
+    headers = put_headers(arguments)
+    targets = {urlsplit(target.url).netloc: target for target in in_use(arguments)}
     name = next(iter(targets))
     if len(targets) > 1:
         ring = HashRing([(name, target.weight) for name, target in targets.items()])
@@ -240,7 +240,7 @@ def _put(arguments: argparse.Namespace) -> None:
         raise FileError(source_name(file), "read", error) from failed
 
 
-def _headers(arguments: argparse.Namespace) -> dict[str, str]:
+def put_headers(arguments: argparse.Namespace) -> dict[str, str]:
     """
     Return the headers of the request.
 
@@ -256,7 +256,7 @@ def _headers(arguments: argparse.Namespace) -> dict[str, str]:
         "Content-Type": arguments.content_type,
         "Content-Encoding": arguments.content_encoding,
         "Cache-Control": ", ".join(directives),
-        "If-None-Match": "*" if arguments.if_absent else "",
+        "If-None-Match": "*" if getattr(arguments, "if_absent", False) else "",
     }
     for name, value in found.items():
         if value and not (value.isascii() and value.isprintable()):

@@ -34,7 +34,6 @@ from volcache.http.key_list import KEYS_PATH, list_keys
 from volcache.http.purge import PURGE_PATH, purge
 from volcache.http.responses import OK, empty_response, text_response
 from volcache.keys import RESERVED_PREFIX
-from volcache.monitoring.prometheus import MetricsRenderer
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Readiness
 from volcache.monitoring.stats_json import encode_stats
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from volcache.cache import Cache
     from volcache.http.responses import Response
     from volcache.monitoring.history import History
+    from volcache.monitoring.prometheus import MetricsRenderer
     from volcache.monitoring.snapshot import Monitor
 
 ALLOW: Final = ("Allow", "GET, HEAD, OPTIONS")
@@ -118,6 +118,9 @@ class Admin:
             KEYS_PATH: self._keys,
         }
         if status:
+            # Imported here: only a server has its package.
+            from volcache.monitoring.prometheus import MetricsRenderer  # noqa: PLC0415
+
             metrics = MetricsRenderer(partial(status.snapshot, volumes=metrics_volumes))
             self._readers["/-/stats"] = partial(_stats, status)
             self._readers["/-/metrics"] = partial(_metrics, metrics)

@@ -1,0 +1,267 @@
+"""`volcache load`: files reach the instances of their keys, with types and lifetimes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import requests
+
+from support.cachefs import CacheFs
+from support.command_line import VOLCACHE, run_volcache
+from support.process import SOURCE, ServerProcess, Servers
+from support.ringed import ringed
+from support.scripted_server import Peer, ScriptedServer
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+FILES = {f"{n % 7}/{n}.txt": os.urandom(n % 3000) for n in range(1500)}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """Start three instances behind nginx; return their list, and the URL of nginx."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with ringed(folder) as running:
+        yield folder / "list0", running.nginx.url
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Write files, a link and a pipe."""
+    for name, value in FILES.items():
+        path = tmp_path / "files" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(value)
+    os.mkfifo(tmp_path / "files" / "pipe")
+    return tmp_path / "files"
+
+
+def load(*words: object, data: bytes = b"", **environ: str) -> tuple[int, list[str]]:
+    """Run the command; return its exit code and its output."""
+    done = run_volcache("load", *map(str, words), data=data, **environ)
+    assert not done.stderr, done.stderr.decode()
+    return done.returncode, done.stdout.decode().splitlines()
+
+
+def values_at(url: str, prefix: str, keys: object) -> dict[str, bytes]:
+    """Return what is stored under names."""
+    with requests.Session() as session:
+        found = {
+            key: session.get(f"{url}/{quote(prefix + key)}", timeout=20)
+            for key in map(str, keys)  # type: ignore[call-overload]
+        }
+    return {key: one.content for key, one in found.items() if one.ok}
+
+
+def test_folder_is_loaded_through_the_ring(
+    cluster: tuple[Path, str], folder: Path
+) -> None:
+    """By the list, and by nginx; what is no file is left out."""
+    for prefix, target in (
+        ("a b/", cluster[0]),
+        ("n/", cluster[1]),
+    ):
+        code, lines = load(folder, target, "--prefix", prefix, "--max-age", "3600")
+        assert (code, lines[0]) == (1, "left out pipe: is not a regular file")
+        assert lines[1].startswith(f"{folder}: 1,500 files, 1.1 MiB; left out: 1; ")
+        assert values_at(cluster[1], prefix, FILES) == FILES
+        shown = requests.head(f"{cluster[1]}/{prefix}1/1.txt", timeout=20).headers
+        assert shown["Content-Type"] == "text/plain"
+        assert shown["Cache-Control"].startswith("max-age=3")
+
+
+def test_archive_and_list_are_read_from_standard_input(
+    cluster: tuple[Path, str], tmp_path: Path, folder: Path
+) -> None:
+    """An archive may also be a file."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(folder, ".", filter=lambda one: None if one.isfifo() else one)
+    (tmp_path / "a.tar").write_bytes(packed.getvalue())
+    names = "".join(f"./{folder.name}/{name}\n" for name in FILES)
+    for prefix, source, data in (
+        ("file/", tmp_path / "a.tar", b""),
+        ("tar/", "-", packed.getvalue()),
+    ):
+        code, lines = load(source, cluster[0], "--prefix", prefix, data=data)
+        assert (code, len(lines)) == (0, 1)
+        assert values_at(cluster[1], prefix, FILES) == FILES
+    done = subprocess.run(
+        [sys.executable, "-c", VOLCACHE, "load", "-", str(cluster[0])],
+        input=names.encode(),
+        env={"PYTHONPATH": str(SOURCE)},
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert values_at(cluster[1], f"{folder.name}/", FILES) == FILES
+
+
+def test_export_keeps_types_encodings_and_lifetimes(
+    cluster: tuple[Path, str], tmp_path: Path
+) -> None:
+    """What has expired is not loaded, nor what has flags of memcached."""
+    with ServerProcess(tmp_path / "store") as server:
+        headers = {
+            "Content-Type": "text/x",
+            "Content-Encoding": "gzip",
+            "Cache-Control": "max-age=5000, immutable",
+        }
+        for key, more in (("kept", {}), ("gone", {"Cache-Control": "max-age=1"})):
+            url = f"{server.url}/{key}"
+            requests.put(url, b"value", headers=headers | more, timeout=20)
+        wait_until(lambda: requests.head(url, timeout=20).status_code == 404, "the end")
+    archive = tmp_path / "a.tar"
+    assert run_volcache("export", str(tmp_path / "store"), str(archive)).returncode == 0
+    code, lines = load(archive, cluster[0], "--json")
+    summary = json.loads(lines[-1])["summary"]
+    assert (code, summary["files"], summary["left_out"]) == (0, 1, 0)
+    with requests.get(f"{cluster[1]}/kept", stream=True, timeout=20) as found:
+        assert found.raw.read() == b"value"
+        assert found.headers["Content-Type"] == "text/x"
+        assert found.headers["Content-Encoding"] == "gzip"
+        assert found.headers["Cache-Control"].startswith("max-age=4")
+        assert found.headers["Cache-Control"].endswith("immutable")
+
+
+def test_refused_files_are_left_out_and_a_wrong_token_ends_it(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """The others are stored."""
+    for name, length in (("small", 10), ("large", 3 << 20), ("-\n", 1)):
+        (tmp_path / name).write_bytes(bytes(length))
+    with servers.server(write_token="secret") as server:  # noqa: S106
+        done = run_volcache("load", str(tmp_path), server.url)
+        assert done.returncode == 1
+        assert b"401" in done.stderr
+        assert b"--token-file" in done.stderr
+        done = run_volcache("load", str(tmp_path), server.url, write_token="secret")  # noqa: S106
+        shown = done.stdout.decode().splitlines()
+        assert done.returncode == 1
+        assert shown[0].startswith("left out -%0A: bad key")
+        assert shown[1].startswith("left out large: ")
+        assert " 413 " in shown[1]
+        assert "1 file, 10 B; left out: 2" in shown[2]
+
+
+def test_load_goes_on_after_ctrl_c(folder: Path, tmp_path: Path) -> None:
+    """Nothing is sent twice, and nothing is missing, with --resume."""
+    state = tmp_path / "state"
+    stored: list[bytes] = []
+
+    def serve(peer: Peer) -> None:
+        while request := peer.request():
+            stored.append(request.split(b" ", 2)[1])
+            if len(stored) == 700:
+                process.send_signal(signal.SIGINT)
+            peer.send(b"HTTP/1.1 201 x\r\nContent-Length: 0\r\n\r\n")
+
+    with ScriptedServer(serve) as server:
+        words = ["load", str(folder), server.name, "--resume", str(state), "--json"]
+        lines: list[bytes] = []
+        for code in (130, 0):
+            process = subprocess.Popen(
+                [sys.executable, "-c", VOLCACHE, *words],
+                env={"PYTHONPATH": str(SOURCE)},
+                stdout=subprocess.PIPE,
+            )
+            lines = process.communicate(timeout=60)[0].splitlines()
+            assert process.returncode == code
+        summary = json.loads(lines[-1])["summary"]
+        assert summary["skipped"] >= 700
+        assert summary["files"] + summary["skipped"] in {1500, 1501}
+        assert sorted(stored) == sorted(f"/{name}".encode() for name in FILES)
+        assert state.read_text() == "1501\n"
+    state.write_text("x")
+    assert run_volcache(*words).returncode == 2
+
+
+def test_broken_connections_and_busy_instances_lose_nothing(folder: Path) -> None:
+    """Requests without an answer are sent again, and those with a 503."""
+    dice = random.Random(5)  # noqa: S311 - Of failures.
+    stored: set[bytes] = set()
+
+    def serve(peer: Peer) -> None:
+        for number in range(dice.randrange(1, 200)):
+            request = peer.request()
+            if not request:
+                return
+            if number % 50 == 13:
+                peer.send(b"HTTP/1.1 503 x\r\nContent-Length: 5\r\n\r\nbusy\n")
+                continue
+            stored.add(request.split(b" ", 2)[1])
+            peer.send(b"HTTP/1.1 201 x\r\nContent-Length: 0\r\n\r\n")
+
+    with ScriptedServer(serve) as server:
+        code, lines = load(folder, server.name)
+    assert (code, len(lines)) == (1, 2)  # The pipe.
+    assert stored == {f"/{name}".encode() for name in FILES}
+
+
+def test_files_of_an_instance_that_is_down_are_named(
+    folder: Path, tmp_path: Path, servers: Servers
+) -> None:
+    """Those of the others are stored; --resume goes on with the first that is not."""
+    state = tmp_path / "state"
+    with ExitStack() as stack:
+        server = stack.enter_context(servers.server())
+        target = f"127.0.0.1:{server.port}"
+        done = run_volcache(
+            "load", str(folder), target, "127.0.0.1:1", "--resume", str(state)
+        )
+        lines = done.stdout.decode().splitlines()
+        assert done.returncode == 1
+        assert sum("127.0.0.1:1: Connection refused" in line for line in lines) == 99
+        assert lines[-2].startswith("left out ")
+        assert int(state.read_text()) < 20
+        assert (
+            run_volcache("load", str(folder), target, "--resume", str(state)).returncode
+            == 0
+        )
+        assert values_at(server.url, "", FILES) == FILES
+
+
+def test_values_of_cachefs_are_all_found_and_none_is_wrong(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """10,000 keys, with deletions, other values for a key and volumes written again."""
+    dice = random.Random(7)  # noqa: S311 - Of a workload.
+    store = CacheFs(tmp_path / "old", volumes=8, size=128 << 10)
+    keys = [f"k/{n}{' 0' if n % 50 == 0 else ''}".encode() for n in range(10_000)]
+    for number in range(60_000):
+        key = keys[dice.randrange(len(keys))]
+        if number % 9 == 0 and key in store:
+            store.delete(key)
+        elif number % 2:
+            store.put(key, dice.randbytes(dice.randrange(1, 200)))
+    expected = {key: value for key, (_, value) in store.live.items()}
+    assert len(expected) > 3000
+    with servers.server() as server:
+        code, lines = load(tmp_path / "old", server.url)
+        assert code == 0, lines[:3]
+        found = values_at(server.url, "", [key.decode() for key in keys])
+    assert {key.encode(): value for key, value in found.items()} == expected
+
+
+def test_mount_point_of_volcache_is_not_read_as_that_of_cachefs(tmp_path: Path) -> None:
+    """It is named what to do."""
+    with ServerProcess(tmp_path / "store"):
+        pass
+    done = run_volcache("load", str(tmp_path / "store"), "127.0.0.1:1")
+    assert done.returncode == 2
+    assert b"load what volcache export writes" in done.stderr
