@@ -200,5 +200,5 @@ setup: ## install what run and test need, and nothing else: 1 minute
 clean: ## remove what the other targets made, except ./data and ./cluster
 	rm -rf .venv .cache build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache
 	rm -rf .ruff_cache .coverage src/volcache.egg-info
-	rm -f src/volcache/store/_core/_*.so src/volcache/front/_*.so src/volcache/server/_*.so
+	rm -f src/volcache/*/_*.so src/volcache/store/_core/_*.so
 	find src tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -99,6 +99,11 @@ def long_description() -> str:
 
 extensions = [
     extension("volcache.store._core._native", files_of(CORE), CORE),
+    extension(
+        "volcache.checksum._crc32c",
+        [Path("src/volcache/checksum/_crc32c.pyx"), CORE / "crc32c.c"],
+        CORE,
+    ),
     # It calls the core by a table, and has the hashes of keys itself.
     extension(
         "volcache.front._native",

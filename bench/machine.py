@@ -8,7 +8,6 @@ import platform
 import subprocess
 import time
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +33,6 @@ def describe(work: Path) -> dict[str, str]:
         "memory": f"{memory / 2**30:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
-        "google-crc32c": version("google-crc32c"),
         "memcached": _first_line("memcached", "-V").removeprefix("memcached "),
         "nginx": _first_line("nginx", "-v").removeprefix("nginx version: nginx/"),
         "Redis": _first_line("redis-server", "-v"),

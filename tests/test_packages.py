@@ -243,7 +243,7 @@ def test_wheel_has_all_modules_the_core_and_the_shipped_files(
     everything = {name for name in file.namelist() if not name.endswith("/")}
     names = {name for name in everything if ".dist-info/" not in name}
     built = sorted(name for name in names if name.endswith(".so"))
-    places = ("front/_native", "store/_core/_native")
+    places = ("checksum/_crc32c", "front/_native", "store/_core/_native")
     for name, place in zip(built, places, strict=True):
         assert re.fullmatch(rf"volcache/{place}\.[^/]*\.so", name)
     modules = {
@@ -262,8 +262,9 @@ def test_wheel_has_all_modules_the_core_and_the_shipped_files(
     for path in shipped_files(ROOT):
         assert (tmp_path / "written" / path).read_bytes() == (ROOT / path).read_bytes()
     program = (
-        "import volcache.front._native as front, volcache.store._core._native as core;"
-        "print(front.__file__, core.__file__)"
+        "import volcache.checksum._crc32c as checksum, volcache.front._native as front,"
+        " volcache.store._core._native as core;"
+        "print(checksum.__file__, front.__file__, core.__file__)"
     )
     shown = python(program, path=installed)
     paths = " ".join(str(installed / name) for name in built)

@@ -164,7 +164,7 @@ extension() {
     rm -rf "$tree" "$report".*
     mkdir -p "$tree"
     cp -r src/volcache "$tree"
-    rm -f "$tree"/volcache/{front,store/_core}/_native.*.so
+    rm -f "$tree"/volcache/{checksum,front,store/_core}/_*.so
     # Python's own flags make overflow of integers defined, and leave out assertions.
     VOLCACHE_CFLAGS="${READABLE[*]} ${SANITIZERS[*]} -fno-wrapv -UNDEBUG" \
         .venv/bin/python setup.py --quiet build_ext --force --build-lib "$tree" \

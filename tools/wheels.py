@@ -178,8 +178,7 @@ def _installed(version: str, given: tuple[str, ...]) -> Path | None:
 
 def _debian(target: Target) -> Path:
     packages = Packages(CACHE, SUITES[target.python], MACHINES[target.machine])
-    # google-crc32c needs the library of C++.
-    names = (f"python{target.python}", f"libpython{target.python}-dev", "libstdc++6")
+    names = (f"python{target.python}", f"libpython{target.python}-dev")
     return packages.extracted(*names)
 
 

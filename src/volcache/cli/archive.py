@@ -12,9 +12,7 @@ import tarfile
 from tarfile import BLOCKSIZE, HeaderError, TarInfo
 from typing import IO, TYPE_CHECKING, Final, NamedTuple, NoReturn, Self
 
-from google_crc32c import extend as extend_crc32c
-from google_crc32c import value as crc32c
-
+from volcache.checksum import crc32c
 from volcache.cli.command import FileError
 from volcache.store.format import TIME_END
 from volcache.store.index_format import decode_key, encode_key
@@ -91,7 +89,7 @@ class ArchivedValue(NamedTuple):
 
 def _checksum(records: Mapping[str, str], value: bytes) -> str:
     lines = (f"{name}={records[name]}\n" for name in sorted(records))
-    return f"{extend_crc32c(crc32c(value), ''.join(lines).encode(*_ENCODING)):08x}"
+    return f"{crc32c(''.join(lines).encode(*_ENCODING), crc32c(value)):08x}"
 
 
 def write_value(file: IO[bytes], key: bytes, record: Record) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from google_crc32c import value as crc32c
+from volcache.checksum import crc32c
 
 if TYPE_CHECKING:
     from volcache.hot.tier import HotKeys

@@ -12,8 +12,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
-from google_crc32c import value as crc32c
-
+from volcache.checksum import crc32c
 from volcache.errors import (
     ForeignDirectoryError,
     FormatVersionError,

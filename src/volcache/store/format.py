@@ -21,8 +21,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
-from google_crc32c import value as crc32c
-
+from volcache.checksum import crc32c
 from volcache.errors import DamagedRecordError
 
 VERSION: Final = 2

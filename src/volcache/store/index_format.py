@@ -22,8 +22,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from google_crc32c import extend as extend_crc32c
-
+from volcache.checksum import crc32c
 from volcache.store.format import (
     SEQ_MAX,
     VERSION,
@@ -121,7 +120,7 @@ def close_block(
     state = b"sealed" if sealed else b"open"
     block = b"%b# checkpoint %d %b " % (lines, volume_end, state)
     before = b"" if previous is None else b"%08x\n" % previous
-    checksum = extend_crc32c(previous or 0, before + block)
+    checksum = crc32c(before + block, previous or 0)
     return block + b"%08x\n" % checksum, checksum
 
 
@@ -138,7 +137,7 @@ def decode_index_header(data: bytes) -> tuple[int, IndexName] | None:
     end = _CHECKPOINT.search(data)
     if not found or not end:
         return None
-    if int(end[3], 16) != extend_crc32c(0, data[: end.start(3)]):
+    if int(end[3], 16) != crc32c(data[: end.start(3)]):
         return None
     version, volume, seq = (int(found[group]) for group in (1, 2, 3))
     if volume > VOLUME_ID_MAX or seq > SEQ_MAX:

@@ -12,8 +12,7 @@ import re
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from google_crc32c import value as crc32c
-
+from volcache.checksum import crc32c
 from volcache.geometry import VOLUME_BYTES_MAX
 from volcache.store.format import (
     MOUNT_COUNT_MAX,

@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from google_crc32c import value as crc32c
-
+from volcache.checksum import crc32c
 from volcache.geometry import VOLUME_BYTES_MAX
 from volcache.store.format import SEQ_MAX, TIME_END, VERSION
 

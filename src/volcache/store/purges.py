@@ -26,9 +26,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from google_crc32c import extend
-from google_crc32c import value as crc32c
-
+from volcache.checksum import crc32c
 from volcache.store.format import KEY_BYTES_MAX, SEQ_MAX, TIME_END, VERSION
 from volcache.store.index_format import decode_key, encode_key
 from volcache.store.manifest import ListedPurges, Mismatch
@@ -151,7 +149,7 @@ def encode_purge(before: ListedPurges, purge: Purge) -> tuple[bytes, ListedPurge
         purge: Later than all of it.
     """
     line = f"{purge.time_us} {purge.seq} {encode_key(purge.prefix)} ".encode()
-    checksum = extend(before.checksum, line)
+    checksum = crc32c(line, before.checksum)
     listed = ListedPurges(before.serial + 1, max(before.seq, purge.seq), checksum)
     return line + b"%08x\n" % checksum, listed
 
@@ -170,7 +168,7 @@ def decode_purges(data: bytes) -> PurgeFile | None:
         return None
     checksums, at = [int(end[1], 16)], end.end()
     while line := _APPENDED.match(data, at):
-        checksum = extend(checksums[-1], data[at : line.start(4)])
+        checksum = crc32c(data[at : line.start(4)], checksums[-1])
         if checksum != int(line[4], 16) or not _add_purge(purges, line):
             break
         checksums.append(checksum)

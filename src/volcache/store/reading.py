@@ -11,8 +11,7 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from google_crc32c import value as crc32c
-
+from volcache.checksum import crc32c
 from volcache.errors import DamagedRecordError, UnreadableRecordError
 from volcache.store.format import (
     HEADER_BYTES_MAX,
