@@ -97,6 +97,7 @@ def long_description() -> str:
     return str(readme["render"](text, urls.get("Documentation")))
 
 
+runpy.run_path("tools/make_pxd.py", run_name="__main__")
 extensions = [
     extension("volcache.store._core._native", files_of(CORE), CORE),
     extension(
