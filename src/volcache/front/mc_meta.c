@@ -8,13 +8,10 @@ enum {
 
 #define BAD_TOKEN "CLIENT_ERROR bad token in command line format"
 
-/* What follows the letters. */
+/* Where each flag is among those of a line, by its letter; 0: it was not given. */
 typedef struct {
-    uint8_t places[LETTERS];    /* of the flags, by letter; 0: it was not given */
-    int64_t exptime, vivify, recache;
-    uint64_t cas, initial, delta;
-    uint32_t flags;
-    char mode;
+    uint8_t places[LETTERS];
+    char mode;              /* what follows "M" */
 } flags;
 
 static bool has(const flags *given, char letter) { return given->places[(uint8_t)letter]; }
@@ -31,28 +28,41 @@ static const char *read_flag(vc_text word, vc_mc_command *command, flags *given)
     uint64_t number;
     switch (*word.at) {
     case 'b':
+        command->is_base64 = true;
         return vc_mc_decode_key(command) ? NULL : "CLIENT_ERROR error decoding key";
+    case 'q':
+        command->is_quiet = true;
+        return NULL;
+    case 'v':
+        command->wants_value = true;
+        return NULL;
+    case 'u':
+        command->is_peek = true;
+        return NULL;
     case 'T':
-        return vc_mc_read_signed(rest, &given->exptime) ? NULL : BAD_TOKEN;
+        command->has_exptime = true;
+        return vc_mc_read_signed(rest, &command->exptime) ? NULL : BAD_TOKEN;
     case 'N':
-        return vc_mc_read_signed(rest, &given->vivify) ? NULL : BAD_TOKEN;
+        command->creates = true;
+        return vc_mc_read_signed(rest, &command->initial_exptime) ? NULL : BAD_TOKEN;
     case 'R':
-        return vc_mc_read_signed(rest, &given->recache) ? NULL : BAD_TOKEN;
+        command->has_recache = true;
+        return vc_mc_read_signed(rest, &command->recache) ? NULL : BAD_TOKEN;
     case 'C':
-        return vc_mc_read_unsigned(rest, UINT64_MAX, &given->cas) ? NULL : BAD_TOKEN;
+        return vc_mc_read_unsigned(rest, UINT64_MAX, &command->cas) ? NULL : BAD_TOKEN;
     case 'F':
         if (!vc_mc_read_unsigned(rest, UINT32_MAX, &number)) return VC_MC_BAD_FORMAT;
-        given->flags = (uint32_t)number;
+        command->flags = (uint32_t)number;
         return NULL;
     case 'M':
         given->mode = rest.length ? *rest.at : 0;
         return rest.length == 1 ? NULL : "CLIENT_ERROR incorrect length for M token";
     case 'J':
-        return vc_mc_read_unsigned(rest, UINT64_MAX, &given->initial)
+        return vc_mc_read_unsigned(rest, UINT64_MAX, &command->initial)
                    ? NULL
                    : "CLIENT_ERROR invalid numeric initial value";
     case 'D':
-        return vc_mc_read_unsigned(rest, UINT64_MAX, &given->delta)
+        return vc_mc_read_unsigned(rest, UINT64_MAX, &command->delta)
                    ? NULL
                    : "CLIENT_ERROR invalid numeric delta value";
     default: /* As in memcached, what follows the others is ignored. */
@@ -109,50 +119,40 @@ static const char *read_flags(const form *is, const vc_text *words, unsigned cou
             return "CLIENT_ERROR opaque token too long";
         if (strchr(is->repeated, letter)) command->words[command->word_count++] = words[i];
     }
-    command->is_base64 = has(given, 'b');
-    command->is_quiet = has(given, 'q');
     command->wants_earlier_ttl = is_before(given, 't', 'T') || is_before(given, 't', 'N');
     return NULL;
 }
 
+/* Let a command have no cas unique that any version has, if it was given as 0. */
+static void use_cas(const flags *given, vc_mc_command *command) {
+    if (has(given, 'C') && !command->cas) command->cas = VC_MC_NO_VERSION;
+}
+
 static const char *use_get(const flags *given, vc_mc_command *command) {
-    command->has_exptime = has(given, 'T');
-    command->exptime = given->exptime;
-    command->creates = has(given, 'N');
     /* The later one counts. */
-    command->initial_exptime = is_before(given, 'N', 'T') ? given->exptime : given->vivify;
-    command->has_recache = has(given, 'R');
-    command->recache = given->recache;
+    if (is_before(given, 'N', 'T')) command->initial_exptime = command->exptime;
     command->is_recache_late = is_before(given, 'T', 'R');
-    command->wants_value = has(given, 'v');
-    command->is_peek = has(given, 'u');
-    if (has(given, 'C')) command->known_cas = given->cas;
+    if (has(given, 'C')) command->known_cas = command->cas;
     return NULL;
 }
 
 static const char *use_put(const flags *given, vc_mc_command *command) {
-    switch (has(given, 'M') ? given->mode : 'S') {
-    case 'S': command->mode = VC_MC_SET; break;
-    case 'E': command->mode = VC_MC_ADD; break;
-    case 'R': command->mode = VC_MC_REPLACE; break;
-    case 'A': command->mode = VC_MC_APPEND; break;
-    case 'P': command->mode = VC_MC_PREPEND; break;
-    default: return "CLIENT_ERROR invalid mode for ms M token";
-    }
+    static const vc_mc_name MODES[] = {
+        ['S'] = VC_MC_SET,    ['E'] = VC_MC_ADD,     ['R'] = VC_MC_REPLACE,
+        ['A'] = VC_MC_APPEND, ['P'] = VC_MC_PREPEND,
+    };
+    char mode = has(given, 'M') ? given->mode : 'S';
+    if (!mode || !strchr("SERAP", mode)) return "CLIENT_ERROR invalid mode for ms M token";
+    command->mode = MODES[(uint8_t)mode];
     bool is_edit = command->mode == VC_MC_APPEND || command->mode == VC_MC_PREPEND;
-    command->flags = given->flags;
-    command->exptime = given->exptime;
-    command->creates = is_edit && has(given, 'N');
-    command->initial_exptime = given->vivify;
-    command->cas = given->cas;
-    if (has(given, 'C') && !command->cas && !is_edit) command->cas = VC_MC_NO_VERSION;
+    command->creates = command->creates && is_edit;
+    if (!is_edit) use_cas(given, command);
     if (command->mode == VC_MC_ADD) command->cas = 0; /* As in memcached. */
     return NULL;
 }
 
 static const char *use_delete(const flags *given, vc_mc_command *command) {
-    command->cas = given->cas;
-    if (has(given, 'C') && !command->cas) command->cas = VC_MC_NO_VERSION;
+    use_cas(given, command);
     return NULL;
 }
 
@@ -160,17 +160,10 @@ static const char *use_count(const flags *given, vc_mc_command *command) {
     char mode = has(given, 'M') ? given->mode : 'I';
     if (!mode || !strchr("I+D-", mode)) return "CLIENT_ERROR invalid mode for ma M token";
     command->is_decrement = mode == 'D' || mode == '-';
-    command->delta = has(given, 'D') ? given->delta : 1;
-    command->creates = has(given, 'N');
-    command->initial = given->initial;
-    command->has_exptime = has(given, 'T');
-    command->exptime = given->exptime;
-    command->initial_exptime = given->vivify;
+    if (!has(given, 'D')) command->delta = 1;
     /* The later one counts. */
     if (command->has_exptime && !is_before(given, 'T', 'N'))
-        command->initial_exptime = given->exptime;
-    command->cas = given->cas;
-    command->wants_value = has(given, 'v');
+        command->initial_exptime = command->exptime;
     return NULL;
 }
 

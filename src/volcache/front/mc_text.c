@@ -134,14 +134,14 @@ static const char *read_flush(const vc_text *words, vc_mc_command *command) {
 
 static const char *read_verbosity(const vc_text *words, vc_mc_command *command) {
     uint64_t level;
-    command->answer = "OK";
+    (void)command;
     return vc_mc_read_unsigned(words[1], UINT64_MAX, &level) ? NULL : VC_MC_BAD_FORMAT;
 }
 
 /* There is no limit of memory to be changed: values are on the disk. */
 static const char *read_memlimit(const vc_text *words, vc_mc_command *command) {
     uint64_t limit;
-    command->answer = "OK";
+    (void)command;
     if (!vc_mc_read_unsigned(words[1], UINT32_MAX, &limit)) return "ERROR";
     if (limit < MEMLIMIT_MIN)
         return "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m";
@@ -160,23 +160,6 @@ static const char *read_config(const vc_text *words, vc_mc_command *command) {
     return vc_mc_is_word(words[1], "get") ? NULL : "ERROR";
 }
 
-static const char *read_version(const vc_text *words, vc_mc_command *command) {
-    (void)words;
-    command->answer = "VERSION 1.6.18";
-    return NULL;
-}
-
-static const char *read_quit(const vc_text *words, vc_mc_command *command) {
-    (void)words;
-    command->closes = true;
-    return NULL;
-}
-
-static const char *read_shutdown(const vc_text *words, vc_mc_command *command) {
-    (void)words, (void)command;
-    return "ERROR: shutdown not enabled";
-}
-
 enum { ANY_WORDS = VC_MC_WORDS, NEVER = VC_MC_WORDS + 1 };
 
 /* The commands of one line, perhaps with a value, except gets and meta commands. */
@@ -185,28 +168,29 @@ typedef struct {
     vc_mc_action action;
     uint8_t least, most;    /* words without "noreply" */
     uint8_t quiet;          /* from so many words on, the last one may be "noreply" */
-    reader *read;
+    reader *read;           /* NULL: there is nothing to read */
+    const char *answer;     /* of ANSWERING */
 } form;
 
 static const form FORMS[] = {
-    {VC_MC_SET, VC_MC_WRITE, 5, 5, 1, read_put},
-    {VC_MC_INCR, VC_MC_COUNT, 3, 3, 1, read_count},
-    {VC_MC_DECR, VC_MC_COUNT, 3, 3, 1, read_count},
-    {VC_MC_ADD, VC_MC_WRITE, 5, 5, 1, read_put},
-    {VC_MC_REPLACE, VC_MC_WRITE, 5, 5, 1, read_put},
-    {VC_MC_APPEND, VC_MC_WRITE, 5, 5, 1, read_put},
-    {VC_MC_PREPEND, VC_MC_WRITE, 5, 5, 1, read_put},
-    {VC_MC_CAS, VC_MC_WRITE, 6, 6, 1, read_put},
-    {VC_MC_TOUCH, VC_MC_TOUCHING, 3, 3, 1, read_touch},
-    {VC_MC_DELETE, VC_MC_REMOVE, 2, 3, 3, read_delete},
-    {VC_MC_FLUSH_ALL, VC_MC_FLUSHING, 1, 2, 1, read_flush},
-    {VC_MC_VERBOSITY, VC_MC_ANSWERING, 2, 2, 1, read_verbosity},
-    {VC_MC_MEMLIMIT, VC_MC_ANSWERING, 2, 2, 1, read_memlimit},
-    {VC_MC_STATS, VC_MC_REPORT, 1, ANY_WORDS, NEVER, read_stats},
-    {VC_MC_CONFIG, VC_MC_LISTING, 3, 3, NEVER, read_config},
-    {VC_MC_VERSION, VC_MC_ANSWERING, 1, ANY_WORDS, NEVER, read_version},
-    {VC_MC_QUIT, VC_MC_ANSWERING, 1, ANY_WORDS, NEVER, read_quit},
-    {VC_MC_SHUTDOWN, VC_MC_ANSWERING, 1, ANY_WORDS, NEVER, read_shutdown},
+    {VC_MC_SET, VC_MC_WRITE, 5, 5, 1, read_put, NULL},
+    {VC_MC_INCR, VC_MC_COUNT, 3, 3, 1, read_count, NULL},
+    {VC_MC_DECR, VC_MC_COUNT, 3, 3, 1, read_count, NULL},
+    {VC_MC_ADD, VC_MC_WRITE, 5, 5, 1, read_put, NULL},
+    {VC_MC_REPLACE, VC_MC_WRITE, 5, 5, 1, read_put, NULL},
+    {VC_MC_APPEND, VC_MC_WRITE, 5, 5, 1, read_put, NULL},
+    {VC_MC_PREPEND, VC_MC_WRITE, 5, 5, 1, read_put, NULL},
+    {VC_MC_CAS, VC_MC_WRITE, 6, 6, 1, read_put, NULL},
+    {VC_MC_TOUCH, VC_MC_TOUCHING, 3, 3, 1, read_touch, NULL},
+    {VC_MC_DELETE, VC_MC_REMOVE, 2, 3, 3, read_delete, NULL},
+    {VC_MC_FLUSH_ALL, VC_MC_FLUSHING, 1, 2, 1, read_flush, NULL},
+    {VC_MC_VERBOSITY, VC_MC_ANSWERING, 2, 2, 1, read_verbosity, "OK"},
+    {VC_MC_MEMLIMIT, VC_MC_ANSWERING, 2, 2, 1, read_memlimit, "OK"},
+    {VC_MC_STATS, VC_MC_REPORT, 1, ANY_WORDS, NEVER, read_stats, NULL},
+    {VC_MC_CONFIG, VC_MC_LISTING, 3, 3, NEVER, read_config, NULL},
+    {VC_MC_VERSION, VC_MC_ANSWERING, 1, ANY_WORDS, NEVER, NULL, "VERSION 1.6.18"},
+    {VC_MC_QUIT, VC_MC_ANSWERING, 1, ANY_WORDS, NEVER, NULL, NULL},
+    {VC_MC_SHUTDOWN, VC_MC_ANSWERING, 1, ANY_WORDS, NEVER, NULL, "ERROR: shutdown not enabled"},
 };
 
 static const form *find_form(vc_text word) {
@@ -258,15 +242,16 @@ static vc_step parse_words(const vc_mc_config *config, vc_mc_stream *stream, con
         return answer_error(command, "ERROR");
     command->is_silent = count >= is->quiet && vc_mc_is_word(words[count - 1], "noreply");
     if (command->is_silent) words[count - 1].length = 0;
-    if (is->action == VC_MC_WRITE) {
-        if (!vc_mc_read_unsigned(words[4], INT64_MAX, &bytes))
-            return answer_error(command, VC_MC_BAD_FORMAT);
-        command->is_too_large = bytes > config->value_size;
-        const char *error = is->read(words, command);
-        return add_value(stream, data, length, bytes, error, VC_MC_BAD_CHUNK, command);
-    }
-    const char *error = is->read(words, command);
-    return error ? answer_error(command, error) : VC_STEP_NEXT;
+    command->answer = is->answer;
+    command->closes = is->name == VC_MC_QUIT;
+    command->is_error = is->name == VC_MC_SHUTDOWN;
+    bool has_value = is->action == VC_MC_WRITE;
+    if (has_value && !vc_mc_read_unsigned(words[4], INT64_MAX, &bytes))
+        return answer_error(command, VC_MC_BAD_FORMAT);
+    const char *error = is->read ? is->read(words, command) : NULL;
+    if (!has_value) return error ? answer_error(command, error) : VC_STEP_NEXT;
+    command->is_too_large = bytes > config->value_size;
+    return add_value(stream, data, length, bytes, error, VC_MC_BAD_CHUNK, command);
 }
 
 /* --- Gets --------------------------------------------------------------------------------- */
