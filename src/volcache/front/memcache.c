@@ -286,7 +286,8 @@ vc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t 
     /* Not if something else was done since the last command. */
     else run.started_ns = out->used ? mc->ended_ns : vc_monotonic_ns();
     size_t next = *used + command->used;
-    if (may_gather(&run) && execute_sets(&run, data + next, length - next, used)) return VC_STEP_NEXT;
+    if (next < length && may_gather(&run) && execute_sets(&run, data + next, length - next, used))
+        return VC_STEP_NEXT;
     step = execute(&run);
     if (step == VC_STEP_NEXT) *used += command->used;
     return step;

@@ -1,245 +1,221 @@
-"""commands.txt says what each command answers: an instance does, and memcached does."""
+"""Commands in C: what they count, log and hold, which may take long; disk and hot tier."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from functools import reduce
-from itertools import groupby
+from base64 import b64encode
+from itertools import product
 from pathlib import Path
-from typing import Final, NamedTuple
+from unittest import mock
 
 import pytest
 
 from support import binary_protocol as wire
 from support.memcache_talk import Talk
-from support.memcache_twins import VALUE_SIZE, Theirs
-from support.memcached import MemcachedProcess
-from support.stores import FakeClock
-from volcache.access import Access
+from support.stores import fill_volume
+from support.tiers import FakeServer, make_tier
+from volcache.errors import ClientError
+from volcache.front import Copies
+from volcache.keys import parse_key
 
-PATH: Final = Path(__file__).with_name("commands.txt")
-KEYS: Final = (b"a", b"b", b"c", b"x", b"viv", b"none")
-# What is sent last, and how the reply to it ends.
-END: Final = (b"mg END_OF_ROW k\r\n", b"EN kEND_OF_ROW\r\n")
-END_IN_BINARY: Final = (
-    wire.request(wire.NOOP, opaque=b"\xfe\xed\xbe\xef"),
-    b"\xfe\xed\xbe\xef" + bytes(8),
-)
+# Volumes have room for all that a test stores.
+SIZE_MAX = 50_000
 
 
-class Row(NamedTuple):
-    """What happens to an empty store: lines, each with its mark."""
-
-    name: str
-    lines: list[tuple[str, str]]
-
-    def is_of_memcached(self) -> bool:
-        """Whether memcached answers it, and at once."""
-        marks = {mark for mark, _ in self.lines}
-        return not marks & {"+", "t"} and ("m", "-") not in self.lines
-
-
-def expanded(line: str) -> str:
-    """Return a line with its repetitions and escapes."""
-    line = re.sub(r"\{([^{}]+?)\*(\d+)\}", lambda found: found[1] * int(found[2]), line)
-    return line.encode("latin-1").decode("unicode_escape")
-
-
-def read_rows() -> Iterator[Row]:
-    """Yield a row for each alternative."""
-    text = re.sub(r"^#.*\n", "", PATH.read_text(), flags=re.MULTILINE)
-    for block in re.split(r"\n\n+", text.strip()):
-        name, *lines = block.split("\n")
-        pairs = [(line.split(" ")[0], line.partition(" ")[2]) for line in lines]
-        rest = [pair for pair in pairs if pair[0] != "@"]
-        given = [line for mark, line in pairs if mark == "@"]
-        if not any(" => " in line for line in given):
-            given = [one for line in given for one in line.split(" | ")]
-        for one in given or [""]:
-            sent, _, answer = one.partition(" => ")
-            values = (("{}", sent), ("{=}", answer), ("{#}", f"{len(expanded(sent))}"))
-            filled = [
-                (mark, reduce(lambda line, pair: line.replace(*pair), values, line))
-                for mark, line in rest
-            ]
-            yield Row(f"{name} [{one}]" if given else name, filled)
+def test_what_is_executed_is_logged_and_counted(talk: Talk) -> None:
+    """A line for each; of errors and numbers, too."""
+    talk.say("set a 0 0 1;1;get a;get b;mg a;incr a 1;incr b 1;delete a;bogus;mn")
+    logged = talk.lines()
+    lines = [line.split('"') for line in logged]
+    assert [(one[1], one[2].split()[:2]) for one in lines] == [
+        ("set /a memcache", ["201", "8"]),
+        ("get /a memcache", ["200", "21"]),
+        ("get /b memcache", ["404", "5"]),
+        ("mg /a memcache", ["200", "4"]),
+        ("incr /a memcache", ["201", "3"]),
+        ("incr /b memcache", ["404", "11"]),
+        ("delete /a memcache", ["204", "9"]),
+        ("unknown - memcache", ["400", "7"]),
+        ("mn - memcache", ["200", "4"]),
+    ]
+    assert all(line.startswith("1.1.1.1 ") for line in logged)
+    assert talk.stats.hits == 2
+    assert talk.store.stats.reads.count == 3
 
 
-ROWS: Final = list(read_rows())
+def test_only_what_may_take_long_is_a_call(tmp_path: Path) -> None:
+    """No command on a record that is in memory, and no error."""
+    with Talk(tmp_path, value_size_max=SIZE_MAX) as talk:
+        for line, calls in (
+            *(("append a 0 0 1;1", 0), ("prepend a 0 0 1;1", 0), ("incr a 1", 0)),
+            *(("decr a 1", 0), ("ma a N0 J5 T60 v", 0), ("mg a N60 R30", 0)),
+            *(("ms a 1 MA;1", 0), ("gat 60 a b", 0), ("get a b", 0), ("touch a 5", 0)),
+            *(("version", 0), ("bogus", 0), ("set .. 0 0 1;1", 0), ("delete a", 0)),
+            *(("set a 0 -1 1;1", 0), ("stats", 1), ("flush_all 100", 1)),
+            (f"set a 0 0 {SIZE_MAX};{'x' * SIZE_MAX};get a", 1),  # Little room here.
+        ):
+            talk.connect().say("set a 0 0 1;1")
+            talk.called = 0
+            talk.say(line)
+            assert talk.called == calls, line
 
-# --- The binary protocol ---------------------------------------------------------------
 
-OPCODES: Final = {
-    name: code
-    for name, code in vars(wire).items()
-    if isinstance(code, int) and name != "MAGIC"
-}
-NAMES: Final = {code: name for name, code in OPCODES.items()}
+def test_an_expired_record_is_a_miss_without_a_call(talk: Talk) -> None:
+    """It is counted as such."""
+    talk.say("set a 0 10 1;1")
+    talk.clock.advance(11)
+    talk.called = 0
+    assert talk.say("get a;mg a;incr a 1;add a 0 0 1;2") == "END;EN;NOT_FOUND;STORED"
+    assert talk.called == 0
+    assert talk.store.stats.expired_reads == 4
 
 
-def request(line: str) -> bytes:
-    """Return a request, from opcode, key, value and what has a name."""
-    name, *words = line.split(" ")
-    if name.startswith("raw="):
-        return name[4:].encode()
-    key, value, *_ = [*(word for word in words if "=" not in word), "", ""]
-    given = dict(word.split("=") for word in words if "=" in word)
-    value = given.pop("value", value)
-    n = {name: int(number) for name, number in given.items()}
-    ttl, extras = n.get("ttl", 0), b""
-    if "extras" in n:
-        extras = bytes(n["extras"])
-    elif re.match("SET|ADD|REPLACE", name):
-        extras = wire.put_extras(n.get("flags", 0), ttl)
-    elif re.match("INCR|DECR", name):
-        extras = wire.arithmetic_extras(n.get("delta", 0), n.get("initial", 0), ttl)
-    elif "ttl" in n:
-        extras = wire.time_extras(ttl)
-    opcode = OPCODES[name] if name in OPCODES else int(name, 16)
-    return wire.request(
-        opcode,
-        key.encode(),
-        value.encode("latin-1"),
-        extras=extras,
-        cas=n.get("cas", 0),
-        body_size=n.get("body"),
+def test_touch_to_the_same_second_writes_nothing(talk: Talk) -> None:
+    """The times of memcached have whole seconds, too."""
+    talk.say("set a 0 100 1;1")
+    for touch in ("touch a 100", "gat 100 a", "mg a T100"):
+        for step_ms, writes in ((900, 0), (100, 1)):
+            before = talk.store.stats.writes.count
+            talk.clock.now_ms += step_ms
+            talk.say(touch)
+            assert talk.store.stats.writes.count - before == writes
+            assert talk.say("mg a t") == "HD t100"
+
+
+@pytest.mark.parametrize("name", [b"get", b"gets", b"gat 100", b"gats 100"])
+def test_keys_of_a_get_are_used_as_they_arrive(talk: Talk, name: bytes) -> None:
+    """However many there are; a key that is too long ends it."""
+    talk.say("set a 0 0 1;x")
+    expected = b""
+    for keys in range(1, 1500):
+        expected += talk.ask(name + b" " if keys == 1 else b"", b"a b%d " % keys)
+        assert talk.buffered < 2500
+    assert expected.count(b"VALUE a 0 1") > 1000
+    rest = talk.ask(b"a", b"\r", b"\nmn\r\n")
+    assert expected.count(b"VALUE") + rest.count(b"VALUE") == 1500
+    assert rest.endswith(b"x\r\nEND\r\nMN\r\n")
+    long = talk.ask(
+        name + b" b" * 2000 + b" " + b"k" * 251, b"k" * 99999 + b" a\r\nmn\r\n"
     )
+    assert long == b"CLIENT_ERROR bad command line format\r\nMN\r\n"
+    assert talk.ask(name + b" " * 5000, b"\r\nmn\r\n").endswith(b"MN\r\n")
 
 
-def shown(replies: bytes, *, has_cas: bool) -> Iterator[str]:
-    """Yield responses in the form of the rows."""
-    for reply in wire.replies(replies):
-        value = reply.value.decode("latin-1")
-        if re.match("INCR|DECR", NAMES.get(reply.opcode, "")) and not reply.status:
-            value = str(int.from_bytes(reply.value, "big"))
-        yield (
-            " ".join(
-                [
-                    f"{NAMES.get(reply.opcode, hex(reply.opcode))} {reply.status}",
-                    *([f"key={reply.key.decode()}"] if reply.key else []),
-                    *(
-                        [f"flags={int.from_bytes(reply.extras, 'big')}"]
-                        if reply.extras
-                        else []
-                    ),
-                    *([value] if value else []),
-                    *([f"cas={reply.cas}"] if has_cas and reply.cas else []),
-                ]
-            )
-            + ";"
-        )
-
-
-# --- Both sides ------------------------------------------------------------------------
-
-
-class Side:
-    """A connection to an empty server: "v" is an instance, "m" memcached."""
-
-    def __init__(
-        self,
-        name: str,
-        exchange: Callable[[bytes], tuple[bytes, bool]],
-        clock: FakeClock,
-    ) -> None:
-        """`exchange` sends, and returns all replies, and whether it was closed."""
-        self._name, self._exchange, self._clock = name, exchange, clock
-        self._known: dict[str, str] = {}
-
-    def check(self, row: Row) -> None:
-        """Do what a row says; fail if it is not answered as that says."""
-        asked: list[tuple[str, str]] = []
-        for is_answer, group in groupby(row.lines, lambda line: line[0] in "<v<<m"):
-            lines = list(group)
-            if is_answer:
-                marks = {"<", "<<", self._name}
-                expected = [line for mark, line in lines if mark in marks]
-                self._compare(asked, ";".join(expected))
-            asked = [line for line in lines if line[0] in {">", ">>"}]
-            for mark, line in lines:
-                if mark == "+":
-                    self._clock.advance(int(line))
-
-    def _compare(self, lines: list[tuple[str, str]], expected: str) -> None:
-        sent = expanded(";".join(line for _, line in lines))
-        sent = re.sub(r"\$([a-z])", lambda found: self._known[found[1]], sent)
-        if lines[0][0] == ">":
-            data = f"{sent};".replace(";", "\r\n").encode("latin-1")
-            replies, is_closed = self._exchange(data)
-            answered = replies.decode("latin-1").replace("\r\n", ";")
-        else:
-            replies, is_closed = self._exchange(b"".join(map(request, sent.split(";"))))
-            answered = "".join(shown(replies, has_cas="cas=" in expected))
-        answered = (answered + "closed" * is_closed).removesuffix(";")
-        found = re.fullmatch(self._pattern(expected), answered, re.DOTALL)
-        assert found, f"{sent[:300]!r} is answered {answered[:300]!r}"
-        self._known |= found.groupdict()
-
-    def _pattern(self, expected: str) -> str:
-        """Return a pattern whose groups are the numbers that are not known yet."""
-        pattern = re.escape(expanded(expected)).replace(r"\.\.\.", ".*")
-        for name in dict.fromkeys(re.findall(r"\\\$([a-z])", pattern)):
-            number = self._known.get(name, rf"(?P<{name}>\d+)")
-            pattern = pattern.replace(rf"\${name}", number, 1)
-            pattern = pattern.replace(
-                rf"\${name}", self._known.get(name, f"(?P={name})")
-            )
-        return pattern
-
-
-@pytest.fixture(scope="module")
-def talk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talk]:
-    """A client of a server without tokens."""
-    folder = tmp_path_factory.mktemp("rows")
-    with Talk(folder, value_size_max=VALUE_SIZE, keys=KEYS) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def theirs() -> Iterator[Theirs]:
-    """A connection to memcached."""
-    with MemcachedProcess() as process:
-        client = Theirs(process.port)
-        yield client
-        client.close()
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name[:100])
-def test_an_instance_answers_as_the_row_says(talk: Talk, row: Row) -> None:
-    """At once and byte by byte. Nothing is held afterwards."""
-    token = "".join(line for mark, line in row.lines if mark == "t")
-    talk.service.change(Access(write=token), may_flush=True)
-    for size in (1 << 20, 1):
-
-        def exchange(data: bytes, size: int = size) -> tuple[bytes, bool]:
-            step = size if len(data) < 10_000 else 1 << 16
-            pieces = [data[at : at + step] for at in range(0, len(data), step)]
-            return talk.ask(*pieces), talk.is_closed
-
-        # Wrong tokens are counted by address.
-        talk.connect(f"192.0.2.{ROWS.index(row) % 256}")
-        Side("v", exchange, talk.clock).check(row)
-        assert talk.buffered == 0
-
-
-@pytest.mark.integration
 @pytest.mark.parametrize(
-    "row",
-    [row for row in ROWS if row.is_of_memcached()],
-    ids=lambda row: row.name[:100],
+    "start",
+    [
+        *(b"", b"get ", b"gats ", b"set ", b"mg ", b" " * 99),
+        *(b"set a 0 0 %d\r\n" % 10**12, b"set a 0 0 %d\r\n" % (2**63 - 1)),
+        wire.request(wire.SET, b"a", extras=bytes(8), body_size=2**32 - 1),
+    ],
 )
-def test_memcached_answers_as_the_row_says(theirs: Theirs, row: Row) -> None:
-    """Otherwise the row says what differs by design."""
-    is_binary = any(mark == ">>" for mark, _ in row.lines)
-    end, last = END_IN_BINARY if is_binary else END
+@pytest.mark.parametrize("junk", [b"x", b"x ", b"\0", b"  ", b"\r"])
+def test_endless_input_is_not_held(talk: Talk, start: bytes, junk: bytes) -> None:
+    """Neither lines nor values without an end fill the memory."""
+    for piece in [start, *[junk * (9000 // len(junk))] * 9]:
+        talk.ask(piece)
+        assert talk.buffered <= 2500
 
-    def exchange(data: bytes) -> tuple[bytes, bool]:
-        replies, is_closed = theirs.exchange(
-            [data + end], lambda got: got.endswith(last)
-        )
-        size = 24 if is_binary else len(last)
-        return replies if is_closed else replies[:-size], is_closed
 
-    theirs.connect()
-    Side("m", exchange, FakeClock()).check(row)
+def test_copies_are_invalidated_with_each_change(tmp_path: Path) -> None:
+    """A get of a key that memcached may have reads the disk."""
+    with mock.patch("volcache.hot.servers.Server", return_value=FakeServer()):
+        hot = make_tier(["m"], Copies(reads=2, seconds=60), item_size_max=1000)
+    with Talk(tmp_path, hot=hot) as talk:
+        talk.say("set a 0 0 1;1")
+        for change, calls, invalidates in (
+            *(("set a 0 0 1;2", 0, True), ("ms a 1;2", 0, True)),
+            *(("touch a 50", 0, True), ("incr a 1", 0, True)),
+            ("append a 0 0 1;1", 0, True),
+            *(("add a 0 0 1;1", 0, False), ("cas a 0 0 1 5;1", 0, False)),
+            ("delete a", 1, True),  # Whether memcached has it decides on the reply.
+        ):
+            talk.say("set a 0 0 1;1;get a")
+            assert not hot.keys.may_hold(b"a")
+            talk.say("mg a v")
+            assert hot.keys.may_hold(b"a")
+            talk.called = 0
+            talk.say("get a")
+            talk.say(change)
+            assert talk.called == calls, change
+            assert hot.keys.may_hold(b"a") is not invalidates, change
+
+
+def test_a_key_that_only_the_hot_tier_has_is_found(tmp_path: Path) -> None:
+    """By all commands; one that stores makes it a record of the disk again."""
+    with mock.patch("volcache.hot.servers.Server", return_value=FakeServer()):
+        hot = make_tier(["m"], Copies(reads=2, seconds=60), item_size_max=1000)
+    with Talk(tmp_path, hot=hot, eviction="fifo") as talk:
+        for line, reply in (
+            ("get a", "VALUE a 7 2;10;END"),
+            ("mg a v s f", "VA 2 s2 f7;10"),
+            ("incr a 5", "15"),
+            ("append a 0 0 1;x", "STORED"),
+            ("gat 60 a", "VALUE a 7 2;10;END"),
+            ("add a 0 0 1;x", "NOT_STORED"),
+            ("delete a", "DELETED"),
+        ):
+            talk.connect().say("set a 7 0 2;10;get a;get a")
+            while talk.store.peek(b"a") is not None:
+                fill_volume(talk.store)
+            assert talk.say(line) == reply, line
+
+
+def test_the_settings_limit_times_to_live(tmp_path: Path) -> None:
+    """`default_ttl` takes the place of 0, `max_ttl` that of what is longer."""
+    with Talk(tmp_path, default_ttl=60, max_ttl=100) as talk:
+        for exptime, ttl in ((0, 60), (80, 80), (5000, 100)):
+            assert talk.say(f"set a 0 {exptime} 1;x;mg a t") == f"STORED;HD t{ttl}"
+
+
+def test_keys_are_those_of_http(tmp_path: Path) -> None:
+    """However they begin and wherever a dot is."""
+    size_max = 4
+
+    def is_key(key: bytes) -> bool:
+        try:
+            return parse_key("/" + key.decode("latin-1"), size_max) == key
+        except ClientError:
+            return False
+
+    with Talk(tmp_path, key_size=size_max) as talk:
+        for length in range(1, size_max + 2):
+            for letters in product("a.-/ \x00\xe9", repeat=length):
+                key = "".join(letters).encode("latin-1")
+                # What is stored as expired takes no space.
+                reply = talk.ask(b"ms %s 0 T-1 b\r\n\r\n" % b64encode(key))
+                assert (reply == b"HD\r\n") is is_key(key), key
+                assert is_key(key) or reply.startswith(b"CLIENT_ERROR "), key
+
+
+@pytest.mark.parametrize("is_quiet", [False, True])
+def test_a_disk_that_refuses_is_an_answer(talk: Talk, *, is_quiet: bool) -> None:
+    """With its reason, unless none is wanted; the old value stays."""
+    talk.say("set a 0 0 1;5")
+    talk.disk.refuses_writes = True
+    put = ("set a 0 0 1;x", "append a 0 0 1;x")
+    for line in (*put, "incr a 1", "touch a 10", "delete a"):
+        words, *value = line.split(";")
+        reply = talk.say(";".join([words + " noreply" * is_quiet, *value]))
+        assert reply == "" if is_quiet else reply.startswith("SERVER_ERROR ")
+    talk.disk.refuses_writes = False
+    assert talk.say("get a") == "VALUE a 0 1;5;END"
+
+
+def test_a_read_that_fails_ends_a_get(talk: Talk) -> None:
+    """No key after it is looked up, and no END follows."""
+    talk.say("set a 0 0 1;x;set b 0 0 1;x")
+    talk.disk.refuses_reads = True
+    for name in ("get", "gets"):
+        error, last = talk.say(f"{name} x a b;mn").split(";")
+        assert error.startswith("SERVER_ERROR the disk cannot be read")
+        assert last == "MN"
+
+
+def test_a_disk_that_refuses_answers_a_quiet_request(talk: Talk) -> None:
+    """With the status that memcached has for want of memory, and the reason."""
+    talk.disk.refuses_writes = True
+    for opcode in (wire.SET, wire.SETQ):
+        asked = wire.request(opcode, b"a", b"v", extras=wire.put_extras())
+        (reply,) = wire.replies(talk.ask(asked))
+        assert reply.status == 0x82
+        assert reply.value.startswith(b"disk refused to write")
