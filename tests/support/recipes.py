@@ -97,6 +97,15 @@ def shell(text: str, folder: Path) -> str:
     return run(["bash", "-euo", "pipefail", "-c", text], folder, path)
 
 
+def njs_module() -> Path:
+    """Return the module of nginx; skip the test if it is not installed."""
+    for folder in ("/usr/lib/nginx", "/usr/lib64/nginx", "/etc/nginx"):
+        path = Path(folder, "modules/ngx_http_js_module.so")
+        if path.exists():
+            return path
+    pytest.skip("njs, Debian's libnginx-mod-http-js, is not installed")
+
+
 class Daemon(Program):
     """A program of a recipe that listens at a port of its own."""
 
