@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from bench.load import Figures
+
 MODULE: Final = "bench.extra.boot"
 RECORD_OVERHEAD_BYTES_MAX: Final = 256  # More than the header of a record takes.
 CHECKED_KEYS: Final = 1000
@@ -66,28 +68,8 @@ class Job:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """What opening took; memory is in bytes, of all keys."""
-
-    seconds: float
-    cpu_seconds: float
-    resident: int
-    resident_max: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
-    """What filling took; memory is in bytes, of all keys."""
-
-    seconds: float
-    cpu_seconds: float
-    resident: int
-    slowest_ms: float  # CPU of one put
-
-
-def fill(mount_point: str, job: Job) -> Filled:
-    """Put each key once and close the store."""
+def fill(mount_point: str, job: Job) -> Figures:
+    """Put each key once and close the store; memory is in bytes, of all keys."""
     before = memory_bytes(os.getpid())
     store = job.open(mount_point)
     value = b"v" * job.value_size
@@ -98,19 +80,19 @@ def fill(mount_point: str, job: Job) -> Filled:
         now = time.thread_time_ns()
         slowest = max(slowest, now - last)
         last = now
-    filled = Filled(
-        seconds=time.perf_counter() - began,
-        cpu_seconds=time.process_time() - cpu_began,
-        resident=memory_bytes(os.getpid()) - before,
-        slowest_ms=slowest / 1e6,
-    )
+    filled = {
+        "seconds": time.perf_counter() - began,
+        "cpu_seconds": time.process_time() - cpu_began,
+        "resident": memory_bytes(os.getpid()) - before,
+        "slowest_ms": slowest / 1e6,  # CPU of one put.
+    }
     store.close()
     return filled
 
 
-def open_once(mount_point: str, job: Job) -> Opened:
+def open_once(mount_point: str, job: Job) -> Figures:
     """
-    Open the store in this process, which must be a new one.
+    Open the store in this process, which must be a new one; memory as in `fill`.
 
     Raises:
         ScriptError: A key is missing.
@@ -123,22 +105,22 @@ def open_once(mount_point: str, job: Job) -> Opened:
     cpu_seconds = time.process_time() - cpu_began
     highest = memory_bytes(os.getpid(), "VmHWM")
     gc.collect()
-    opened = Opened(
-        seconds=seconds,
-        cpu_seconds=cpu_seconds,
-        resident=memory_bytes(os.getpid()) - before,
-        resident_max=highest - before,
-    )
+    resident = memory_bytes(os.getpid())
     for number in range(0, job.keys, max(1, job.keys // CHECKED_KEYS)):
         if store.get(job.key(number)) is None:
             raise ScriptError(f"key {number} is missing")
     store.close()
-    return opened
+    return {
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "resident": resident - before,
+        "resident_max": highest - before,
+    }
 
 
-def in_new_process(action: str, mount_point: Path, job: Job) -> str:
+def in_new_process(action: str, mount_point: Path, job: Job) -> Figures:
     """
-    Run `fill` or `open` in a new process, and return what it prints.
+    Run `fill` or `open` in a new process, and return its figures.
 
     Raises:
         ScriptError: It failed.
@@ -152,18 +134,14 @@ def in_new_process(action: str, mount_point: Path, job: Job) -> str:
     )
     if done.returncode:
         raise ScriptError(f"{action} ended with {done.returncode}:\n{done.stderr}")
-    return done.stdout
-
-
-def remove_index_files(mount_point: Path) -> None:
-    """Leave only the volumes."""
-    shutil.rmtree(mount_point / "index")
+    found: Figures = json.loads(done.stdout)
+    return found
 
 
 STATES: Final[dict[str, Callable[[Path], None]]] = {
     "index files in the page cache": lambda _: None,
     "index files on the disk": drop_pages,
-    "volumes only, index files rebuilt": remove_index_files,
+    "volumes only, index files rebuilt": lambda path: shutil.rmtree(path / "index"),
 }
 
 
@@ -172,7 +150,7 @@ def measure(name: str, mount_point: Path, job: Job, rounds: int) -> list[str]:
     opened = []
     for _ in range(rounds):
         STATES[name](mount_point)
-        opened.append(json.loads(in_new_process("open", mount_point, job)))
+        opened.append(in_new_process("open", mount_point, job))
     seconds = Spread.of([one["seconds"] for one in opened])
     cpu = Spread.of([one["cpu_seconds"] for one in opened])
     memory = [
@@ -186,28 +164,27 @@ def measure(name: str, mount_point: Path, job: Job, rounds: int) -> list[str]:
 def main() -> None:
     """Measure and print."""
     parser = make_parser(__doc__)
-    add = parser.add_argument
-    add("--keys", type=int, default=1_000_000, help="how many (1000000)")
-    add("--key-size", type=int, default=100, help="in bytes (100)")
-    add("--value-size", type=int, default=10, help="in bytes (10)")
-    add("--volume-size", type=int, default=64 * MIB, help="in bytes (67108864)")
-    add("--rounds", type=int, default=3, help="for each state (3)")
-    options = parser.parse_args()
-    job = Job(
-        keys=options.keys,
-        key_size=options.key_size,
-        value_size=options.value_size,
-        volume_size=options.volume_size,
-    )
-    with measuring(options.directory) as (_, work):
-        filled = Filled(**json.loads(in_new_process("fill", work / "store", job)))
+    for name, default in (
+        ("keys", 1_000_000),
+        ("key_size", 100),
+        ("value_size", 10),
+        ("volume_size", 64 * MIB),
+    ):
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=int, default=default, help=f"({default})")
+    parser.add_argument("--rounds", type=int, default=3, help="for each state (3)")
+    options = vars(parser.parse_args())
+    directory, rounds = options.pop("directory"), options.pop("rounds")
+    job = Job(**options)
+    with measuring(directory) as (_, work):
+        filled = in_new_process("fill", work / "store", job)
         print(
-            f"\nfilled with {job.keys} keys in {filled.seconds:.0f} s (CPU"
-            f" {filled.cpu_seconds:.0f} s, slowest put {filled.slowest_ms:.1f} ms CPU);"
-            f" {filled.resident / job.keys:.1f} bytes of memory for each key",
+            f"\nfilled with {job.keys} keys in {filled['seconds']:.0f} s (CPU"
+            f" {filled['cpu_seconds']:.0f} s, slowest put {filled['slowest_ms']:.1f} ms"
+            f" CPU); {filled['resident'] / job.keys:.1f} bytes of memory for each key",
             flush=True,
         )
-        rows = [measure(name, work / "store", job, options.rounds) for name in STATES]
+        rows = [measure(name, work / "store", job, rounds) for name in STATES]
     print(
         f"\n{job.keys} keys of {job.key_size} bytes in volumes of {job.volume_size};"
         " memory in bytes for each key:\n"
@@ -216,17 +193,9 @@ def main() -> None:
     print(table(head, rows))
 
 
-def child(action: str, mount_point: str, text: str) -> None:
-    """Do what a new process was started for."""
-    job = Job(**json.loads(text))
-    if action == "fill":
-        print(json.dumps(asdict(fill(mount_point, job))))
-    else:
-        print(json.dumps(asdict(open_once(mount_point, job))))
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] in (["fill"], ["open"]):
-        child(*sys.argv[1:])
+        act = fill if sys.argv[1] == "fill" else open_once
+        print(json.dumps(act(sys.argv[2], Job(**json.loads(sys.argv[3])))))
     else:
         main()

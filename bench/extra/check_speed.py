@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from bench.extra.boot import Job, in_new_process
 from bench.extra.script import ScriptError, make_parser, measuring
@@ -21,8 +21,10 @@ from bench.report import Spread, table
 from volcache.cli.check import check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from bench.load import Figures
 
 KEY_BYTES: Final = 50
 READ_BYTES: Final = MIB // 4  # What a check reads at a time.
@@ -51,15 +53,8 @@ def check_all(mount_point: Path) -> None:
         raise ScriptError("\n".join(lines))
 
 
-class Speed(NamedTuple):
-    """How fast volumes were read, in GB/s."""
-
-    wall: float
-    cpu: float  # by the CPU time of the process, that of the kernel included
-
-
-def speed(read: Callable[[Path], None], mount_point: Path, *, cold: bool) -> Speed:
-    """Read the volumes in one way."""
+def speed(read: Callable[[Path], None], mount_point: Path, *, cold: bool) -> Figures:
+    """Read the volumes in one way; GB/s, by the time that passed and by CPU time."""
     if cold:
         drop_pages(mount_point)
     else:
@@ -68,37 +63,30 @@ def speed(read: Callable[[Path], None], mount_point: Path, *, cold: bool) -> Spe
     began, cpu_began = time.perf_counter(), time.process_time()
     read(mount_point)
     wall, cpu = time.perf_counter() - began, time.process_time() - cpu_began
-    return Speed(length / wall / 1e9, length / cpu / 1e9)
+    return {"wall": length / wall / 1e9, "cpu": length / cpu / 1e9}
 
 
 def measure(
     work: Path, value_bytes: int, megabytes: int, rounds: int
-) -> list[list[str]]:
-    """Measure a store with values of one size, and return its rows of the table."""
+) -> Iterator[list[str]]:
+    """Measure a store with values of one size; yield its rows of the table."""
     mount_point = work / str(value_bytes)
     count = megabytes * 10**6 // value_bytes
     job = Job(keys=count, key_size=KEY_BYTES, value_size=value_bytes)
     in_new_process("fill", mount_point, job)
-    rows = []
     for state, cold in (("from the disk", True), ("in memory", False)):
         speeds = [
             [speed(read, mount_point, cold=cold) for read in (read_plainly, check_all)]
             for _ in range(rounds + 1)
         ][1:]  # Modules are loaded in the first round.
-        rows.append(
-            [
-                f"{value_bytes} bytes, {state}",
-                Spread.of([plain.wall for plain, _ in speeds]).text(2),
-                Spread.of([checked.wall for _, checked in speeds]).text(2),
-                Spread.of(
-                    [checked.wall / plain.wall for plain, checked in speeds]
-                ).text(2),
-                Spread.of([checked.cpu / plain.cpu for plain, checked in speeds]).text(
-                    2
-                ),
-            ]
+        columns = (
+            [plain["wall"] for plain, _ in speeds],
+            [checked["wall"] for _, checked in speeds],
+            [checked["wall"] / plain["wall"] for plain, checked in speeds],
+            [checked["cpu"] / plain["cpu"] for plain, checked in speeds],
         )
-    return rows
+        texts = [Spread.of(column).text(2) for column in columns]
+        yield [f"{value_bytes} bytes, {state}", *texts]
 
 
 def main() -> None:
@@ -109,16 +97,13 @@ def main() -> None:
     add("--sizes", type=int, nargs="+", default=[1024, 65536], help="of values, bytes")
     add("--rounds", type=int, default=5, help="of each kind (5)")
     options = parser.parse_args()
-    rows = []
+    rows: list[list[str]] = []
     with measuring(options.directory) as (_, work):
         for value_bytes in options.sizes:
             rows += measure(work, value_bytes, options.megabytes, options.rounds)
     print(f"\nGB/s, medians and ranges of {options.rounds} rounds:\n")
-    print(
-        table(
-            ["values of", "plain read", "check", "check ÷ plain", "by CPU time"], rows
-        )
-    )
+    head = ["values of", "plain read", "check", "check ÷ plain", "by CPU time"]
+    print(table(head, rows))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import tempfile
@@ -121,7 +120,7 @@ def test_a_start_without_index_files_needs_no_memory_for_entries(
     in_new_process("fill", place, job)
     peaks = []
     for _ in range(2):
-        peaks.append(json.loads(in_new_process("open", place, job))["resident_max"])
+        peaks.append(in_new_process("open", place, job)["resident_max"])
         shutil.rmtree(place / "index")
 
     assert peaks[1] - peaks[0] < 12 << 20, asdict(job)
