@@ -78,62 +78,45 @@ header = os.path.join(sysconfig.get_config_var("INCLUDEPY"), "Python.h")
 sys.exit(not os.path.exists(header))' || echo "$flavour-dev"
 }
 
-# Prints the missing packages of a cluster.
-missing_for_cluster() {
-    command -v memcached >/dev/null || echo memcached
-    command -v nginx >/dev/null || echo nginx
+# Prints the packages of the programs that are missing; each is PROGRAM or PROGRAM:PACKAGE.
+missing_programs() {
+    local pair
+    for pair; do
+        command -v "${pair%:*}" >/dev/null || echo "${pair#*:}"
+    done
 }
 
-# Prints the missing packages of the benchmarks.
-missing_for_bench() {
-    command -v redis-server >/dev/null || echo redis-server
-    command -v wrk >/dev/null || echo wrk
-}
+# Prints a package if no file matches a pattern.
+missing_file() { compgen -G "$2" >/dev/null || echo "$1"; }
 
-# Prints the missing packages of the tests.
+missing_for_cluster() { missing_programs memcached nginx; }
+missing_for_lint() { missing_programs cppcheck; }
+missing_for_bench() { missing_programs redis-server wrk; }
+
 missing_for_test() {
-    command -v ccache >/dev/null || echo ccache
-    # A browser to test the page; playwright would download one.
-    command -v chromium-headless-shell >/dev/null || echo chromium-headless-shell
+    # A browser to test the page; playwright would download one. Most are for the recipes.
+    missing_programs ccache chromium-headless-shell groff:groff-base haproxy \
+        memccat:libmemcached-tools nutcracker openssl php:php-cli redis-server squid \
+        systemd-analyze:systemd varnishd:varnish wrk
     # A library of logrotate; see fetch_programs.
-    command -v logrotate >/dev/null || compgen -G "/usr/lib/*/libpopt.so.0" >/dev/null ||
-        echo libpopt0
-    # For the recipes. njs is a module of Debian's nginx and of no other.
-    command -v groff >/dev/null || echo groff-base
-    command -v haproxy >/dev/null || echo haproxy
-    command -v varnishd >/dev/null || echo varnish
-    command -v memccat >/dev/null || echo libmemcached-tools
-    command -v nutcracker >/dev/null || echo nutcracker
-    command -v php >/dev/null || echo php-cli
-    php -m 2>/dev/null | grep -qx memcached || echo php-memcached
-    compgen -G "/usr/lib/*/sasl2/libplain.so" >/dev/null || echo libsasl2-modules
-    [ -e /usr/lib/nginx/modules/ngx_http_js_module.so ] ||
-        { command -v nginx >/dev/null && ! dpkg-query -W nginx-common >/dev/null 2>&1; } ||
-        echo libnginx-mod-http-js
-    command -v openssl >/dev/null || echo openssl
-    command -v redis-server >/dev/null || echo redis-server
-    command -v squid >/dev/null || echo squid
-    command -v systemd-analyze >/dev/null || echo systemd
-    command -v wrk >/dev/null || echo wrk
+    command -v logrotate >/dev/null || missing_file libpopt0 "/usr/lib/*/libpopt.so.0"
+    php -m 2>/dev/null | grep -x memcached >/dev/null || echo php-memcached
+    missing_file libsasl2-modules "/usr/lib/*/sasl2/libplain.so"
+    # njs is a module of Debian's nginx and of no other.
+    { command -v nginx >/dev/null && ! dpkg-query -W nginx-common >/dev/null 2>&1; } ||
+        missing_file libnginx-mod-http-js /usr/lib/nginx/modules/ngx_http_js_module.so
 }
 
-# Prints the missing packages of the checks.
-missing_for_lint() {
-    command -v cppcheck >/dev/null || echo cppcheck
-}
-
-# Prints the missing packages of fuzzing. libFuzzer is not in the package of clang.
+# libFuzzer is not in the package of clang.
 missing_for_fuzz() {
-    command -v clang >/dev/null || echo clang
-    compgen -G "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*" >/dev/null ||
-        echo libclang-rt-dev
+    missing_programs clang
+    missing_file libclang-rt-dev \
+        "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*"
 }
 
-# Prints the missing packages of the tests for 64-bit ARM.
 missing_for_aarch64() {
-    command -v aarch64-linux-gnu-gcc >/dev/null || echo gcc-aarch64-linux-gnu
-    [ -e /usr/aarch64-linux-gnu/include/stdlib.h ] || echo libc6-dev-arm64-cross
-    command -v qemu-aarch64 >/dev/null || echo qemu-user
+    missing_programs aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:qemu-user
+    missing_file libc6-dev-arm64-cross /usr/aarch64-linux-gnu/include/stdlib.h
 }
 
 as_root() {
@@ -290,18 +273,13 @@ build_extensions() {
         signature "${NATIVE_FILES[@]}" >.venv/native.stamp
 }
 
-install_test_requirements() {
-    say "installing tests/requirements.txt into .venv"
-    rm -f .venv/test.stamp
-    pip_install -r tests/requirements.txt
-    signature "${TEST_FILES[@]}" >.venv/test.stamp
-}
-
-install_cluster_requirements() {
-    say "installing conf/cluster/requirements.txt into .venv"
-    rm -f .venv/cluster.stamp
-    pip_install -r conf/cluster/requirements.txt
-    signature "${CLUSTER_FILES[@]}" >.venv/cluster.stamp
+# $1: a name for the stamp, $2: the file.
+install_requirements() {
+    ! is_installed "$1.stamp" "$2" || return 0
+    say "installing $2 into .venv"
+    rm -f ".venv/$1.stamp"
+    pip_install -r "$2"
+    signature "$2" >".venv/$1.stamp"
 }
 
 make_venv() {
@@ -321,15 +299,16 @@ RUN_FILES=(requirements.txt pyproject.toml)
 shopt -s nullglob
 NATIVE_FILES=(setup.py requirements.txt {"$CORE","$FRONT"}/*.{c,h,pxd,pxi,pyx})
 shopt -u nullglob
-CLUSTER_FILES=(conf/cluster/requirements.txt)
-TEST_FILES=(tests/requirements.txt)
 
 # -------------------------------------------------------------------------------------
 
 main() {
-    local purpose=${1:-} python="" missing=()
+    local purpose=${1:-} python="" missing=() parts=() part
     case $purpose in
-        run | lint | cluster | test | bench | fuzz | aarch64) ;;
+        run) ;;
+        lint | cluster | fuzz | aarch64) parts=("$purpose") ;;
+        test) parts=(cluster lint test) ;;
+        bench) parts=(cluster bench) ;;
         *) die "usage: tools/setup.sh run|lint|cluster|test|bench|fuzz|aarch64" ;;
     esac
 
@@ -349,36 +328,19 @@ main() {
         fi
         mapfile -t missing < <(missing_for_build "$python")
     fi
-    case $purpose in
-        cluster | test | bench)
-            mapfile -t -O "${#missing[@]}" missing < <(missing_for_cluster)
-            ;;
-    esac
-    case $purpose in
-        lint | test)
-            mapfile -t -O "${#missing[@]}" missing < <(missing_for_lint)
-            ;;
-    esac
-    case $purpose in
-        aarch64 | bench | fuzz | test)
-            mapfile -t -O "${#missing[@]}" missing < <("missing_for_$purpose")
-            ;;
-    esac
+    for part in "${parts[@]}"; do
+        mapfile -t -O "${#missing[@]}" missing < <("missing_for_$part")
+    done
     [ "${#missing[@]}" = 0 ] || install_packages "${missing[@]}"
 
     venv_is_usable || make_venv "$python"
     is_installed run.stamp "${RUN_FILES[@]}" || install_run_requirements
     extensions_are_built || build_extensions || die "the extensions cannot be built"
     case $purpose in
-        cluster | test)
-            is_installed cluster.stamp "${CLUSTER_FILES[@]}" ||
-                install_cluster_requirements
-            ;;
+        cluster | test) install_requirements cluster conf/cluster/requirements.txt ;;
     esac
     case $purpose in
-        lint | test)
-            is_installed test.stamp "${TEST_FILES[@]}" || install_test_requirements
-            ;;
+        lint | test) install_requirements test tests/requirements.txt ;;
     esac
     if [ "$purpose" = test ]; then
         fetch_programs prometheus usr/bin/prometheus usr/bin/promtool

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -19,7 +18,6 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -269,7 +267,7 @@ def build(
             cwd=tree,
             environ=environ | _cross(folder, target, cache),
         )
-        _tag(_only(folder / "1"), target, bill_of_materials(tree, epoch), environ)
+        _tag(_only(folder / "1"), target, environ)
         return _judged(folder, target, out, environ)
 
 
@@ -309,7 +307,7 @@ def build_bjoern(target: Target, include: Path, out: Path) -> Path:
         output(str(tools()), "-m", "ziglang", "ar", "rcs", archive, compiled)
         made = (str(tools()), "-c", _BUILD.format("wheel"), str(folder / "1"))
         output(*made, cwd=tree, environ=environ)
-        _tag(_only(folder / "1"), target, None, environ)
+        _tag(_only(folder / "1"), target, environ)
         return _judged(folder, target, out, environ)
 
 
@@ -347,8 +345,8 @@ def _only(folder: Path, pattern: str = "*.whl") -> Path:
     return found
 
 
-def _tag(wheel: Path, target: Target, bill: object, environ: dict[str, str]) -> None:
-    """Name the target in a wheel, of which setuptools knows the platform; add a bill."""
+def _tag(wheel: Path, target: Target, environ: dict[str, str]) -> None:
+    """Name the target in a wheel, of which setuptools knows the platform."""
     content = wheel.parent / "content"
     _wheel("unpack", "--dest", str(content), str(wheel), environ=environ)
     wheel.unlink()
@@ -358,10 +356,6 @@ def _tag(wheel: Path, target: Target, bill: object, environ: dict[str, str]) -> 
     tag = f"Tag: {target.tag}-{target.tag}-linux_{target.machine}"
     tags = re.sub(r"(?m)^Tag: .*$", tag, tags)
     (info / "WHEEL").write_text(tags, encoding="utf-8")
-    if bill is not None:
-        (info / "sboms").mkdir()
-        text = json.dumps(bill, indent=1) + "\n"
-        (info / "sboms/volcache.cdx.json").write_text(text, encoding="utf-8")
     _wheel("pack", "--dest-dir", str(wheel.parent), str(content), environ=environ)
 
 
@@ -406,41 +400,6 @@ def _cross(folder: Path, target: Target, cache: Path) -> dict[str, str]:
         "_PYTHON_HOST_PLATFORM": f"linux-{target.machine}",
         "_PYTHON_SYSCONFIGDATA_NAME": _SETTINGS,
     }
-
-
-def bill_of_materials(source: Path, epoch: int) -> dict[str, object]:
-    """Return what is compiled into the wheel, in the form of CycloneDX."""
-    config = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))
-    version = _found(source / "src/volcache/version.py", '__version__.* = "(.+)"')
-    pins = [*config["build-system"]["requires"], *_pins()]
-    return {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "version": 1,
-        "metadata": {
-            "timestamp": datetime.fromtimestamp(epoch, UTC).isoformat(),
-            "component": {
-                "type": "library",
-                "bom-ref": "volcache",
-                "name": "volcache",
-                "version": version,
-                "purl": f"pkg:pypi/volcache@{version}",
-            },
-            "tools": {
-                "components": [
-                    {"type": "application", "name": name, "version": pin}
-                    for name, _, pin in (pin.partition("==") for pin in pins)
-                ]
-            },
-        },
-        "components": [],
-        "dependencies": [{"ref": "volcache", "dependsOn": []}],
-    }
-
-
-def _pins() -> list[str]:
-    lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if "==" in line]
 
 
 def _found(path: Path, pattern: str) -> str:
