@@ -284,39 +284,30 @@ static void respond_text(const vc_mc_command *command, vc_out *out, unsigned cod
 
 /* Answer a result that is no success, as memcached does. */
 static void fail(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
-    static const char *const MISSING = "Not found", *const THERE = "Data exists for key.";
+    static const struct {
+        status status;
+        const char *text;
+    } ANSWERS[VC_MC_RESULTS] = {
+        [VC_MC_MISS] = {NOT_FOUND, "Not found"},
+        [VC_MC_NOT_FOUND] = {NOT_FOUND, "Not found"},
+        [VC_MC_EXISTS] = {EXISTS, "Data exists for key."},
+        [VC_MC_NOT_STORED] = {NOT_STORED, "Not stored."},
+        [VC_MC_TOO_LARGE] = {TOO_LARGE, "Too large."},
+        [VC_MC_BAD_KEY] = {INVALID, "Invalid arguments"},
+        [VC_MC_NON_NUMERIC] = {NON_NUMERIC, "Non-numeric server-side value for incr or decr"},
+        [VC_MC_UNAUTHORIZED] = {AUTH_FAILURE, "Auth failure."},
+        [VC_MC_DENIED] = {AUTH_FAILURE, "Auth failure."},
+        [VC_MC_FORBIDDEN] = {AUTH_FAILURE, "Auth failure."},
+        [VC_MC_FAILED] = {OUT_OF_MEMORY, "Out of memory"},
+    };
+    vc_mc_result result = vc_mc_shown(command, outcome->result);
     vc_text text = outcome->text;
-    switch (vc_mc_shown(command, outcome->result)) {
-    case VC_MC_MISS:
-    case VC_MC_NOT_FOUND:
-        respond_text(command, out, NOT_FOUND, MISSING);
-        return;
-    case VC_MC_EXISTS:
-        respond_text(command, out, EXISTS, THERE);
-        return;
-    case VC_MC_NOT_STORED:
-        if (command->mode == VC_MC_ADD) respond_text(command, out, EXISTS, THERE);
-        else if (command->mode == VC_MC_REPLACE) respond_text(command, out, NOT_FOUND, MISSING);
-        else respond_text(command, out, NOT_STORED, "Not stored.");
-        return;
-    case VC_MC_TOO_LARGE:
-        respond_text(command, out, TOO_LARGE, "Too large.");
-        return;
-    case VC_MC_BAD_KEY:
-        respond_text(command, out, INVALID, "Invalid arguments");
-        return;
-    case VC_MC_NON_NUMERIC:
-        respond_text(command, out, NON_NUMERIC,
-                     "Non-numeric server-side value for incr or decr");
-        return;
-    case VC_MC_FAILED:
-        if (text.length > VC_MC_TEXT_BYTES_MAX) text.length = VC_MC_TEXT_BYTES_MAX;
-        if (!text.length) text = (vc_text){"Out of memory", 13};
-        respond(command, out, OUT_OF_MEMORY, 0, VC_MC_NONE, NULL, text);
-        return;
-    default: /* For want of a right. */
-        respond_text(command, out, AUTH_FAILURE, "Auth failure.");
-    }
+    if (result == VC_MC_NOT_STORED && command->mode == VC_MC_ADD) result = VC_MC_EXISTS;
+    if (result == VC_MC_NOT_STORED && command->mode == VC_MC_REPLACE) result = VC_MC_NOT_FOUND;
+    if (result != VC_MC_FAILED || !text.length)
+        text = (vc_text){ANSWERS[result].text, strlen(ANSWERS[result].text)};
+    if (text.length > VC_MC_TEXT_BYTES_MAX) text.length = VC_MC_TEXT_BYTES_MAX;
+    respond(command, out, ANSWERS[result].status, 0, VC_MC_NONE, NULL, text);
 }
 
 /* Answer lines "STAT name text" with a response for each, and an empty one after the last. */
