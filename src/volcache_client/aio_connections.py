@@ -15,7 +15,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from volcache_client.connections import is_readable, resolve, tls_context
+from volcache_client.connections import Readable, resolve, tls_context
 from volcache_client.errors import ClientUsageError
 from volcache_client.exchanges import CLOSED, UNCHECKED_SECONDS, HttpPool
 from volcache_client.http1 import (
@@ -75,6 +75,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._loop: Final = loop
         self._buffer: Final = buffer
         self._transport: asyncio.Transport
+        self._readable: Readable
         self._seconds = 0.0
         self._exchange: HttpExchange | None = None
         self._error: Exception | None = None  # Why it was closed.
@@ -149,8 +150,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         """See `HttpConnection`."""
         if not is_checked and self._loop.time() - self.until < UNCHECKED_SECONDS:
             return self.is_open
-        socket = self._transport.get_extra_info("socket")
-        return self.is_open and not is_readable(socket.fileno())
+        return self.is_open and not self._readable.wait(0)
 
     def close(self, error: Exception | None = None) -> None:
         """Close it at once; who waits gets the error."""
@@ -218,6 +218,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         """Begin; asyncio has set TCP_NODELAY."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self._transport = transport
+        self._readable = Readable(transport.get_extra_info("socket"))
         self.is_open = True
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import select
 import selectors
 import socket
 import ssl
-import struct
-import sys
 import time
 from contextlib import suppress
 from functools import cache
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS_MAX: Final = 60.0
 _RETRY_SECONDS: Final = 0.005
-# How much later than the deadline a socket may notice it: one limit serves many calls.
-_SLACK_SECONDS: Final = 0.05
-_LIMIT_SECONDS_MAX: Final = 1_000_000.0
+_MILLISECONDS_MAX: Final = 1_000_000_000
 _NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 # A server may refuse a body before it has all of it, answer, and close.
 _REFUSES: Final = (
@@ -46,32 +43,26 @@ class Connection:
         self._raw: Final = raw
         self._exchange: HttpExchange
         # Each system call lets another thread take the lock of the interpreter, which costs
-        # more than the call. A socket with a timeout of Python makes two for a `send` or
-        # `recv`; one with a timeout of the system makes one.
-        self._is_timed: Final = sys.platform != "win32" and not isinstance(
-            raw, ssl.SSLSocket
-        )
-        self._limit = 0.0  # What the socket has now, seconds.
-        if self._is_timed:
-            raw.settimeout(None)
+        # more than the call. A socket with a timeout makes two for a `send` or `recv`; one
+        # that does not block makes one, and only an answer is waited for.
+        raw.setblocking(False)  # noqa: FBT003
+        self._is_plain: Final = not isinstance(raw, ssl.SSLSocket)
+        self._readable: Final = Readable(raw)
 
     def start(self, exchange: HttpExchange, until: float, seconds: float) -> None:
         """Send the first part; see `HttpConnection`."""
         self._exchange = exchange
         self.until, self._seconds, self.is_by_part = until, seconds, False
-        self._set_limit()
         try:
-            self._raw.sendall(exchange.first_part())
-        except _NOT_NOW:
-            raise TimeoutError from None
+            exchange.is_sent = not self._send(exchange.first_part())
         except _REFUSES:
             return
-        exchange.is_sent = True
 
     async def send_rest(self, exchange: HttpExchange) -> None:
         """Send the rest; see `HttpConnection`."""
+        if not exchange.is_sent:
+            return
         exchange.is_sent = False
-        self._raw.setblocking(False)  # noqa: FBT003
         try:
             for part in exchange.more_parts():
                 if exchange.is_by_part:
@@ -81,27 +72,25 @@ class Connection:
         except _REFUSES:
             return
         finally:
-            self._raw.setblocking(True)  # noqa: FBT003
-            self._limit = 0.0
             if exchange.is_by_part:
                 self.until = time.monotonic() + self._seconds
         exchange.is_sent = True
 
     def _send(self, part: bytes | memoryview) -> bool:
         """Send a part; return whether the answer has begun before its end."""
-        view = memoryview(part)
-        while view:
+        sent = 0
+        while True:
             try:
-                view = view[self._raw.send(view) :]
+                sent += self._raw.send(part[sent:] if sent else part)
+                if sent == len(part):
+                    return False
             except _NOT_NOW as reason:
-                self._wait(reads=isinstance(reason, ssl.SSLWantReadError))
-                with suppress(*_NOT_NOW):
-                    self._exchange.receive(self._raw.recv(RECEIVE_BYTES))
+                self._wait_for_either(reads=isinstance(reason, ssl.SSLWantReadError))
+                self._receive()
                 if self._exchange.has(0):
                     return True
-        return False
 
-    def _wait(self, *, reads: bool) -> None:
+    def _wait_for_either(self, *, reads: bool) -> None:
         """Wait until something can be received, or sent unless `reads`."""
         events = selectors.EVENT_READ | (0 if reads else selectors.EVENT_WRITE)
         left = self.until - time.monotonic()
@@ -113,32 +102,24 @@ class Connection:
     async def receive(self, wanted: int) -> None:
         """Receive a part of an answer; see `HttpConnection`."""
         exchange = self._exchange
+        is_waiting = self._is_plain  # TLS may have bytes that `poll` does not see.
         while not exchange.has(wanted):
+            left = self.until - time.monotonic()
+            if left <= 0 or (is_waiting and not self._readable.wait(left)):
+                raise TimeoutError
             count = len(exchange.answers)
-            self._set_limit()
-            try:
-                data = self._raw.recv(RECEIVE_BYTES)
-            except _NOT_NOW:
-                raise TimeoutError from None
-            exchange.receive(data)
+            is_waiting = not self._receive() or self._is_plain
             if self.is_by_part or count != len(exchange.answers):
                 self.until = time.monotonic() + self._seconds
 
-    def _set_limit(self) -> None:
-        """Let the next call of the system end at the deadline, or just after it."""
-        left = self.until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        if left <= self._limit <= left + _SLACK_SECONDS:
-            return
-        self._limit = left + _SLACK_SECONDS / 2
-        if not self._is_timed:
-            self._raw.settimeout(left)
-            return
-        whole, part = divmod(min(self._limit, _LIMIT_SECONDS_MAX), 1)
-        interval = struct.pack("ll", int(whole), int(part * 1_000_000))
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            self._raw.setsockopt(socket.SOL_SOCKET, option, interval)
+    def _receive(self) -> bool:
+        """Receive a part of an answer; return whether there was one."""
+        try:
+            data = self._raw.recv(RECEIVE_BYTES)
+        except _NOT_NOW:
+            return False
+        self._exchange.receive(data)
+        return True
 
     @property
     def is_reusable(self) -> bool:
@@ -149,7 +130,7 @@ class Connection:
         """See `HttpConnection`."""
         if not is_checked and time.monotonic() - self.used_at < UNCHECKED_SECONDS:
             return True
-        return not is_readable(self._raw.fileno())
+        return not self._readable.wait(0)
 
     def close(self) -> None:
         """Close the socket."""
@@ -157,13 +138,20 @@ class Connection:
             self._raw.close()
 
 
-def is_readable(file: int) -> bool:
-    """Whether something was received, or the other end has closed."""
-    if not hasattr(select, "poll"):  # On Windows.
-        return bool(select.select([file], [], [], 0)[0])
-    poll = select.poll()
-    poll.register(file, select.POLLIN)
-    return bool(poll.poll(0))
+class Readable:
+    """Waits until a socket has something, or its other end has closed it."""
+
+    def __init__(self, raw: Any) -> None:  # noqa: ANN401 - Of asyncio it is wrapped.
+        self._raw: Final = raw
+        self._poll: Final = select.poll() if hasattr(select, "poll") else None
+        if self._poll:
+            self._poll.register(raw.fileno(), select.POLLIN)
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether it is so, within some seconds."""
+        if self._poll is None:  # On Windows.
+            return bool(select.select([self._raw], [], [], seconds)[0])
+        return bool(self._poll.poll(min(math.ceil(1000 * seconds), _MILLISECONDS_MAX)))
 
 
 def connect(
