@@ -282,7 +282,8 @@ class Core(Generic[V]):
             result = await steps
             outcome = outcome_of(name, result, is_write=is_write)
         except CacheError as error:
-            self.excuse(error, excuse, is_write=is_write)
+            if not self.is_excused(error, excuse, is_write=is_write):
+                raise
             outcome = "dropped" if is_write else "miss"
             return None
         else:
@@ -290,23 +291,20 @@ class Core(Generic[V]):
         finally:
             self.counters.operation_ended(name, outcome, self.clock() - started)
 
-    def excuse(
+    def is_excused(
         self,
         error: CacheError,
         excuse: Excuse = "as the options say",
         *,
         is_write: bool,
-    ) -> None:
-        """Count an error; raise it unless it is excused."""
+    ) -> bool:
+        """Count an error; return whether it is not raised."""
         self.counters.error(error)
         if excuse != "as the options say":
-            is_excused = error.is_outage and excuse == "outages"
-        elif isinstance(error, NodeDownError) and is_write:
-            is_excused = self.options.drops_writes
-        else:
-            is_excused = error.is_outage and self.options.on_error == "miss"
-        if not is_excused:
-            raise error
+            return error.is_outage and excuse == "outages"
+        if isinstance(error, NodeDownError) and is_write:
+            return self.options.drops_writes
+        return error.is_outage and self.options.on_error == "miss"
 
     def stats(self) -> Stats:
         """Return the numbers of the client."""

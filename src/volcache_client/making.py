@@ -187,7 +187,8 @@ class Making(Generic[V]):
             etag = await core.store(self._lease_key, body, headers)
         except CacheError as error:
             # No write of the caller: as for its reads.
-            core.excuse(error, is_write=False)
+            if not core.is_excused(error, is_write=False):
+                raise
             self._is_out = True
             return None
         except GeneratorExit:

@@ -125,9 +125,9 @@ class Many(Generic[K, T]):
 
     def _end(self, node: Node, key: K, result: Answer | CacheError) -> Outcome:
         """Keep the result of a key; return how it ended."""
+        if isinstance(result, CacheError):
+            return self._failed(key, result)
         try:
-            if isinstance(result, CacheError):
-                raise result
             taken = self._results[key] = self._take(node, result)
         except CacheError as error:
             return self._failed(key, error)
@@ -135,12 +135,10 @@ class Many(Generic[K, T]):
 
     def _failed(self, key: K, error: CacheError) -> Outcome:
         """Keep the error of a key, unless it is excused; return how it ended."""
-        try:
-            self._core.excuse(error, is_write=self._is_write)
-        except CacheError as raised:
-            self._results[key] = raised
-            return "error"
-        return "dropped" if self._is_write else "miss"
+        if self._core.is_excused(error, is_write=self._is_write):
+            return "dropped" if self._is_write else "miss"
+        self._results[key] = error
+        return "error"
 
     def _count(self, ended: Counter[Outcome], seconds: float) -> None:
         """Count keys; each took as long as those with which it was sent."""
