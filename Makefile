@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run cluster check test nightly sanitize aarch64 crash fuzz mutations recipes \
-	screenshot site bench image reference lint format setup clean unit wheels $(LINT)
+	screenshot site bench image manifest reference lint format setup clean unit wheels $(LINT)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -127,6 +127,12 @@ reference: ## write docs/REFERENCE.md, docs/volcache.1 and conf/volcache.toml fr
 	@$(PYTHON) tools/sample_config.py
 	@$(PYTHON) tools/reference.py
 	@$(PYTHON) tools/man_page.py
+
+manifest: ## write kubernetes/volcache.yaml from the chart in conf/helm, with helm
+	@sed '/^---$$/,$$d' kubernetes/volcache.yaml > kubernetes/new
+	@helm template volcache conf/helm/volcache --kube-version 1.34 \
+		--set nginx.configMap=volcache-nginx >> kubernetes/new
+	@mv kubernetes/new kubernetes/volcache.yaml
 
 image: ## build the container image of the wheel in dist/; without an engine, in a chroot
 	@tools/image.sh

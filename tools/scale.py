@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """
-Set the number of instances of the composition or of the Kubernetes manifest.
+Set the number of instances of the composition.
 
-    tools/scale.py compose 5
-    tools/scale.py kubernetes 5
+    tools/scale.py 5
 
-Rewrites their files in place, so that a container sees a file that is mounted into it.
+Rewrites its files in place, so that a container sees a file that is mounted into it.
 Lines that begin with `#each ` are the model of those that follow until `#end`, which are
 made again, once for each instance. A line that begins with `#once ` is the model of one.
 """
@@ -19,10 +18,7 @@ from pathlib import Path
 from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
-FILES: Final = {
-    "compose": ("conf/compose/compose.yaml", "conf/compose/nginx/instances.conf"),
-    "kubernetes": ("kubernetes/volcache.yaml",),
-}
+FILES: Final = ("conf/compose/compose.yaml", "conf/compose/nginx/instances.conf")
 TARGETS: Final = "conf/compose/volcache.json"  # JSON has no comments.
 MAX: Final = 100  # The addresses of the composition are .11 to .110.
 _MODEL: Final = re.compile(r"( *)#(each|once) (.*\n)")
@@ -51,7 +47,6 @@ def _filled(model: str, n: int, number: int) -> str:
     """Return a line for an instance, the first of which has number 1."""
     values = {
         "number": n,
-        "ordinal": n - 1,
         "address": 10 + n,
         "instances": number,
         # As nginx/volcache/instances.conf says.
@@ -74,21 +69,15 @@ def targets(number: int) -> str:
 
 def main() -> int:
     """Rewrite the files; return the exit code."""
-    match sys.argv[1:]:
-        case [name, digits] if name in FILES and re.fullmatch(
-            "[1-9][0-9]{0,2}", digits
-        ):
-            number = int(digits)
-        case _:
-            number = 0
+    digits = sys.argv[1] if len(sys.argv) == 2 else ""  # noqa: PLR2004
+    number = int(digits) if re.fullmatch("[1-9][0-9]{0,2}", digits) else 0
     if not 1 <= number <= MAX:
-        sys.stderr.write(f"usage: tools/scale.py {'|'.join(FILES)} 1..{MAX}\n")
+        sys.stderr.write(f"usage: tools/scale.py 1..{MAX}\n")
         return 2
-    for name in FILES[sys.argv[1]]:
+    for name in FILES:
         path = PROJECT / name
         path.write_text(scaled(path.read_text(), number))
-    if sys.argv[1] == "compose":
-        (PROJECT / TARGETS).write_text(targets(number))
+    (PROJECT / TARGETS).write_text(targets(number))
     return 0
 
 

