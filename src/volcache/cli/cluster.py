@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from volcache.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
+    FileError,
     command,
     output,
     print_line,
@@ -27,8 +28,8 @@ from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.checks import check
 from volcache.fleet.collector import FleetCollector
 from volcache.fleet.folder import plan, write
-from volcache.fleet.inventory import load_inventory
-from volcache.fleet.local import is_local, restart
+from volcache.fleet.inventory import load_inventory, with_drained
+from volcache.fleet.local import SYSTEMD, is_local, restart
 from volcache.fleet.remote import act, each
 from volcache.fleet.render import machine_of
 from volcache.fleet.report import as_json, table, totals, worst_first
@@ -128,7 +129,7 @@ def _flush(arguments: argparse.Namespace) -> int:
     failed: list[str] = []
     with output() as report:
         answers = each(
-            [target.url for target in targets],
+            [target.operator_url for target in targets],
             lambda url: act(url, "/-/flush", token, timeout=arguments.timeout),
         )
         for target, (_, answer) in zip(targets, answers, strict=True):
@@ -164,7 +165,9 @@ def _restart(arguments: argparse.Namespace) -> int:
     targets = [one for one in read_targets(arguments.targets) if not one.is_down]
     own = [target for target in targets if is_local(target)]
     if arguments.print:
-        for line in _elsewhere([one for one in targets if one not in own]):
+        given = arguments.command_line
+        words = [] if given == SYSTEMD else ["--command", given]
+        for line in _elsewhere([one for one in targets if one not in own], words):
             print_line(line)
         return EXIT_OK
     if not own:
@@ -175,7 +178,7 @@ def _restart(arguments: argparse.Namespace) -> int:
     with output() as report:
         for done, target in enumerate(own):
             try:
-                took = restart(target, arguments.timeout)
+                took = restart(target, arguments.timeout, arguments.command_line)
             except InstanceError as error:
                 report(f"failed: {error}")
                 left = counted(len(own) - done - 1, "instance")
@@ -187,7 +190,7 @@ def _restart(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _elsewhere(targets: Sequence[Target]) -> Iterator[str]:
+def _elsewhere(targets: Sequence[Target], words: Sequence[str]) -> Iterator[str]:
     """Yield a command for each machine."""
     machines: dict[str, list[str]] = {}
     for target in targets:
@@ -195,7 +198,7 @@ def _elsewhere(targets: Sequence[Target]) -> Iterator[str]:
         machines.setdefault(where.hostname or "", []).append(where.netloc)
     for host, names in machines.items():
         yield shlex.join(
-            ["ssh", host, "sudo", "volcache", "cluster", "restart", *names]
+            ["ssh", host, "sudo", "volcache", "cluster", "restart", *words, *names]
         )
 
 
@@ -232,17 +235,45 @@ def _render(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _drain(arguments: argparse.Namespace) -> int:
+    """Take an instance out of nginx's list, or back; render the files."""
+    path, name = Path(arguments.inventory), arguments.instance_name
+    found = load_inventory(path)
+    known = {one.address: one.name for one in found.instances}
+    name = known.get(name, name)
+    if name not in known.values():
+        raise ConfigError(f"{path}: has no instance {name}; give MACHINE:PORT")
+    drained = found.drained - {name} if arguments.back else found.drained | {name}
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_text(with_drained(path.read_text("utf-8"), drained), "utf-8")
+        load_inventory(new)
+        new.replace(path)
+    except OSError as error:
+        raise FileError(str(path), "written", error) from error
+    finally:
+        new.unlink(missing_ok=True)
+    arguments.diff = False
+    return _render(arguments)
+
+
 def _diff(changes: Sequence[Change]) -> Iterator[str]:
-    """Yield the lines of all changes; the same of several machines once."""
-    alike: dict[tuple[object, ...], list[Change]] = {}
-    for change in changes:
-        name = change.path.rpartition("/")[2]
-        alike.setdefault((name, change.old, change.new), []).append(change)
+    """Yield the lines of all changes; the same lines of several files once."""
+    alike: dict[tuple[str, ...], list[Change]] = {}
+    texts: dict[tuple[str, str], tuple[str, ...]] = {}  # New ones, by name.
+    # First what is changed: a file of a new machine has the text of the others.
+    for change in sorted(changes, key=lambda one: one.old is None):
+        text = change.path.rpartition("/")[2], change.new or ""
+        changed = (line for line in [*change.diff()][2:] if line[:1] in "+-")
+        lines = tuple(sorted(line for line in changed if line[1:2] not in "#"))
+        lines = texts.setdefault(text, lines) if change.new else lines
+        alike.setdefault(lines, []).append(change)
     for first, *others in alike.values():
         yield from first.diff()
-        if others:
-            names = [machine_of(one.path) or one.path for one in others]
-            yield f"# and the same on {_listed(names)}"
+        names = dict.fromkeys(machine_of(one.path) or one.path for one in others)
+        names.pop(machine_of(first.path) or "", None)
+        if names:
+            yield f"# and the same on {_listed([*names])}"
 
 
 def _rendered(found: Plan) -> Iterator[str]:
@@ -278,6 +309,7 @@ _SUBCOMMANDS: Final = tuple(
         "top": _top,
         "flush": _flush,
         "restart": _restart,
+        "drain": _drain,
         "check-config": _check_config,
         "render": _render,
     }.items()

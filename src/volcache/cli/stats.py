@@ -40,7 +40,7 @@ def _stats(arguments: argparse.Namespace) -> int:
     """
     if arguments.once and arguments.interval:
         raise ConfigError("--once and --interval exclude each other; give one of them")
-    urls = [target.url for target in targets_of(arguments)]
+    urls = [target.operator_url for target in targets_of(arguments)]
     interval = arguments.interval
     if not (arguments.json or arguments.once) and sys.stdout.isatty():
         rounds, seconds = _rounds(urls), interval or REFRESH_SECONDS

@@ -272,7 +272,7 @@ def _ls(arguments: argparse.Namespace) -> int:
     _refuse_address(arguments, "PREFIX", arguments.prefix)
     token, timeout = read_token(arguments.token_file), arguments.timeout
     prefix = quote(os.fsencode(arguments.prefix), safe="/")
-    after = dict.fromkeys((target.url for target in targets_of(arguments)), "")
+    after = dict.fromkeys((one.operator_url for one in targets_of(arguments)), "")
     failed, count = 0, 0
 
     def page(url: str) -> list[Any]:
@@ -324,7 +324,7 @@ def _purge(arguments: argparse.Namespace) -> int:
     prefix = quote(os.fsencode(arguments.prefix), safe="/")
     path = f"/-/purge?prefix={prefix}{'&dry-run' if arguments.dry_run else ''}"
     timeout = arguments.timeout
-    urls = [target.url for target in targets_of(arguments)]
+    urls = [target.operator_url for target in targets_of(arguments)]
     is_whole = arguments.dry_run or not urls[1:]  # Else the answers are all alike.
     rows: list[dict[str, object]] = []
     failed: list[str] = []

@@ -208,7 +208,7 @@ class FleetCollector:
 
     def poll(self) -> list[Watched]:
         """Ask all instances at the same time; return them in the order of the list."""
-        urls = [one.target.url for one in self._watched]
+        urls = [one.target.operator_url for one in self._watched]
         for one, (_, answer) in zip(self._watched, each(urls, self._ask), strict=True):
             one.receive(*answer)  # type: ignore[misc]
         return self._watched

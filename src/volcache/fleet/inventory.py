@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 # As conf/systemd/volcache@.service and volcache@.socket have them.
 MOUNT_POINT_DEFAULT: Final = "/srv/volcache/{port}"
 LISTEN_DEFAULT: Final = "127.0.0.1"
+_ANY: Final = ("0.0.0.0", "[::]")  # noqa: S104 - Compared.
 _PORT_MAX: Final = 65535
 _SHOWN_MAX: Final = 80  # Characters of a wrong value that an error repeats.
 # Given by the inventory itself.
@@ -50,6 +51,8 @@ _NOT_SETTINGS: Final = {
     "ring_self": "it follows from the inventory",
 }
 
+_NGINX: Final = re.compile(r"^\[nginx\].*\n", re.MULTILINE)
+_DRAINED: Final = re.compile(r"^drained *=.*\n", re.MULTILINE)
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._@+:-]+)+")
 _HOST: Final = kinds.text(
@@ -111,6 +114,17 @@ class Instance:
         """HOST:PORT, as in nginx's list."""
         return f"{in_brackets(self.machine.address)}:{self.port}"
 
+    @property
+    def operator_address(self) -> str:
+        """HOST:PORT where the paths under /-/ are: by the setting admin_listen."""
+        given = self.settings.get("admin_listen", "").replace("%i", str(self.port))
+        host, _, port = given.rpartition(":")
+        if not port.isdecimal():  # None, or a unix socket.
+            return self.address
+        if host in _ANY:
+            host = in_brackets(self.machine.address)
+        return f"{host}:{port}"
+
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
@@ -121,6 +135,8 @@ class Inventory:
     # Whether nginx includes failover.conf, or growing.conf.
     is_failover: bool = False
     is_growing: bool = False
+    # Names of those that nginx asks nothing.
+    drained: frozenset[str] = frozenset()
 
     def of(self, machine: Machine) -> list[Instance]:
         """Return the instances of a machine."""
@@ -134,6 +150,16 @@ class _Disk(NamedTuple):
     name: str
     number: int  # From 1; decides the port.
     own: Table
+
+
+def with_drained(text: str, names: Iterable[str]) -> str:
+    """Return an inventory in which other instances are drained."""
+    line = f"drained = {json.dumps(sorted(names))}\n"
+    if _DRAINED.search(text):
+        return _DRAINED.sub(lambda _: line, text, count=1)
+    if _NGINX.search(text):
+        return _NGINX.sub(lambda match: match[0] + line, text, count=1)
+    return f"{text.rstrip()}\n\n[nginx]\n{line}"
 
 
 def load_inventory(path: Path) -> Inventory:
@@ -184,11 +210,18 @@ def _read(found: Table) -> Inventory:
     )
     nginx = _table("nginx", found.get("nginx", {}))
     modes = ("failover", "growing")
-    _check_keys("nginx", nginx, modes)
-    flags = (
+    _check_keys("nginx", nginx, (*modes, "drained"))
+    failover, growing = (
         _value((("nginx", nginx),), mode, kinds.FLAG, default=False) for mode in modes
     )
-    return Inventory(tuple(machines), tuple(instances), *flags)
+    drained = nginx.get("drained", [])
+    names = {found.name for found in instances}
+    if not isinstance(drained, list) or not {*map(str, drained)} <= names:
+        allowed = "a list of instances, MACHINE:PORT, of this inventory"
+        raise _not_allowed("nginx.drained", drained, allowed)
+    return Inventory(
+        tuple(machines), tuple(instances), failover, growing, frozenset(drained)
+    )
 
 
 def _machine(where: str, name: str, layers: Layers) -> Machine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import subprocess
 import time
@@ -33,13 +34,17 @@ def is_local(target: Target) -> bool:
     return True
 
 
-def restart(target: Target, timeout: float) -> float:
+SYSTEMD: Final = "systemctl restart volcache@{port}.service"
+
+
+def restart(target: Target, timeout: float, command: str = SYSTEMD) -> float:
     """
-    Let systemd restart an instance of this machine, and wait until it is ready.
+    Restart an instance of this machine by a command, and wait until it is ready.
 
     Args:
-        target: Its unit is that of its port.
-        timeout: Until it is ready, after systemd has started it; seconds.
+        target: The instance.
+        timeout: Until it is ready, after the command has ended; seconds.
+        command: Its words, split as a shell does; {port} is that of the instance.
 
     Returns:
         How long it took.
@@ -47,26 +52,28 @@ def restart(target: Target, timeout: float) -> float:
     Raises:
         InstanceError: It was not restarted, or is not ready in time.
     """
-    unit = f"volcache@{urlsplit(target.url).port}.service"
-    began = time.monotonic()
+    line = command.replace("{port}", str(urlsplit(target.url).port))
+    words, began = shlex.split(line), time.monotonic()
     try:
-        done = subprocess.run(  # noqa: S603 - The unit has a number only.
-            ["systemctl", "restart", unit],  # noqa: S607 - Where the system has it.
+        done = subprocess.run(  # noqa: S603 - It is the operator's command.
+            words,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
         )
     except OSError as error:
-        raise InstanceError(target.name, f"systemctl: {error.strerror}") from error
+        raise InstanceError(target.name, f"{words[0]}: {error.strerror}") from error
     if done.returncode:
         said = one_line(done.stderr.decode(errors="replace"), _SHOWN_MAX)
-        reason = f"systemctl restart {unit}: {_described(done.returncode)}: {said}"
+        reason = f"{line}: {_described(done.returncode)}: {said}"
         raise InstanceError(target.name, reason)
     end = time.monotonic() + timeout
-    while problem := problem_of(target.url, timeout=min(timeout, TIMEOUT_SECONDS)):
+    while problem := problem_of(
+        target.operator_url, timeout=min(timeout, TIMEOUT_SECONDS)
+    ):
         if time.monotonic() > end:
             reason = f"restarted, but not ready within {timeout:g} s: {problem}"
-            raise InstanceError(target.name, f"{reason}; see journalctl -u {unit}")
+            raise InstanceError(target.name, f"{reason}; see its log")
         time.sleep(_POLL_SECONDS)
     return time.monotonic() - began
 

@@ -33,6 +33,7 @@ INSTANCES: Final = "nginx/volcache/instances.conf"
 BEFORE: Final = "nginx/volcache/instances-before.conf"
 PROMETHEUS: Final = "prometheus/volcache.json"
 MACHINES: Final = "machines"
+_DOWN: Final = " down"  # Of a line of nginx's list.
 # The setting `ring` of the instances; on a machine in etc/.
 LISTS: Final = ("volcache/instances.conf", "volcache/instances-before.conf")
 SCRIPT: Final = "apply.sh"  # The file that is executable.
@@ -62,7 +63,7 @@ def render(inventory: Inventory, present: Mapping[str, str]) -> dict[str, str]:
     files = {
         INSTANCES: instances,
         BEFORE: before,
-        PROMETHEUS: _prometheus_text(inventory.instances),
+        PROMETHEUS: _prometheus_text(inventory),
     }
     lists = dict(zip(LISTS, _ring_texts(inventory, instances, before), strict=False))
     for machine in inventory.machines:
@@ -97,7 +98,8 @@ def _instances_text(inventory: Inventory) -> str:
     for machine in inventory.machines:
         parts.append(f"\n# {machine.name}\n")
         parts += (
-            f"server {found.address} weight={found.weight} {how};\n"
+            f"server {found.address} weight={found.weight} {how}"
+            f"{_DOWN if found.name in inventory.drained else ''};\n"
             for found in inventory.of(machine)
         )
     return "".join(parts)
@@ -106,7 +108,7 @@ def _instances_text(inventory: Inventory) -> str:
 def _before_text(instances: str, present: Mapping[str, str]) -> str:
     """Return the list before the last change: that of now if there is a change now."""
     old = present.get(INSTANCES)
-    if old is None or _servers(old) == _servers(instances):
+    if old is None or _ring(old) == _ring(instances):
         return present.get(BEFORE, _text("before") + _TEXTS["no_before"])
     return _text("before") + _lines(_servers(old))
 
@@ -129,18 +131,24 @@ def _servers(text: str) -> list[str]:
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
-def _prometheus_text(instances: Sequence[Instance]) -> str:
+def _ring(text: str) -> list[str]:
+    """Return the lines that decide which keys an instance has."""
+    return [line.replace(_DOWN, "") for line in _servers(text)]
+
+
+def _prometheus_text(inventory: Inventory) -> str:
     """Return a file for file_sd_configs; it has a line for each instance."""
     rows = [
         {
-            "targets": [found.address],
+            "targets": [found.operator_address],
             "labels": {
                 "machine": found.machine.name,
                 "disk": found.disk,
                 "instance": found.address,
+                **({"nginx": "down"} if found.name in inventory.drained else {}),
             },
         }
-        for found in instances
+        for found in inventory.instances
     ]
     return "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in rows) + "\n]\n"
 

@@ -35,6 +35,12 @@ class Target(NamedTuple):
     weight: int = 1
     machine: str = ""  # Empty: the list does not say.
     is_down: bool = False  # nginx's list excludes it.
+    operator: str = ""  # Where the paths under /-/ are, if not at `url`.
+
+    @property
+    def operator_url(self) -> str:
+        """The URL before the paths under /-/."""
+        return self.operator or self.url
 
 
 def sources_of(given: Sequence[str], default: str = INSTANCES_DEFAULT) -> list[str]:
@@ -83,9 +89,18 @@ def _read(source: str) -> Iterator[Target]:
         # Loads all settings, which a command for one address does not need.
         from volcache.fleet.inventory import load_inventory  # noqa: PLC0415
 
-        for instance in load_inventory(path).instances:
-            url, machine = f"http://{instance.address}", instance.machine.name
-            yield Target(instance.name, url, instance.weight, machine)
+        inventory = load_inventory(path)
+        for instance in inventory.instances:
+            yield Target(
+                instance.name,
+                f"http://{instance.address}",
+                instance.weight,
+                instance.machine.name,
+                instance.name in inventory.drained,
+                ""
+                if instance.operator_address == instance.address
+                else f"http://{instance.operator_address}",
+            )
     else:
         try:
             servers = read_servers(path)
