@@ -14,7 +14,6 @@ import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,7 +25,7 @@ from bench.report import table
 from bench.servers import IP, volcache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
 Request = tuple[str, str, bytes | None]  # Verb, path and body.
 KEYS: Final = Job(keys=100_000)
@@ -42,16 +41,6 @@ SETTINGS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """The requests of each client, by its number, and how many clients there are."""
-
-    name: str
-    requests: Callable[[int], Iterable[Request]]
-    clients: int = 1
-    keys: int = 0
-
-
 def put_and_get(name: str, count: int, value: bytes) -> Iterator[Request]:
     """Store and read a value many times, under 50 keys."""
     for number in range(count):
@@ -59,14 +48,10 @@ def put_and_get(name: str, count: int, value: bytes) -> Iterator[Request]:
         yield "GET", f"/{name}/{number % 50}", None
 
 
-def large(number: int) -> Request:
-    """Store one large file."""
-    return "PUT", f"/large/{number}", LARGE
-
-
-def read_large(number: int) -> list[Request]:
-    """Store one large file and read it twice."""
-    return [large(number), *2 * [("GET", f"/large/{number}", None)]]
+def put_large(number: int, reads: int = 0) -> Iterator[Request]:
+    """Store one large file, and read it some times."""
+    yield "PUT", f"/large/{number}", LARGE
+    yield from [("GET", f"/large/{number}", None)] * reads
 
 
 def many_keys(_number: int) -> Iterator[Request]:
@@ -74,30 +59,27 @@ def many_keys(_number: int) -> Iterator[Request]:
     return (("PUT", f"/{KEYS.key(n).decode()}", b"x") for n in range(KEYS.keys))
 
 
-CASES: Final = (
-    Case(
-        name="10,000 files of 64 KiB stored and read",
-        requests=lambda number: put_and_get(f"small/{number}", 500, SMALL),
-        clients=20,
+PER_KEY: Final = f"{KEYS.keys:,} keys of {KEYS.key_size} bytes"
+# How many clients there are, and the requests of each, by its number.
+CASES: Final[dict[str, tuple[int, Callable[[int], Iterator[Request]]]]] = {
+    "10,000 files of 64 KiB stored and read": (
+        20,
+        lambda number: put_and_get(f"small/{number}", 500, SMALL),
     ),
-    Case(
-        name="1,000 files of 1 MiB stored and read",
-        requests=lambda number: put_and_get(f"medium/{number}", 50, MEDIUM),
-        clients=20,
+    "1,000 files of 1 MiB stored and read": (
+        20,
+        lambda number: put_and_get(f"medium/{number}", 50, MEDIUM),
     ),
-    Case(name="one file of 60 MiB stored", requests=lambda n: [large(n)]),
-    Case(name="the same, then read twice", requests=read_large),
-    Case(name="four of them at once", requests=lambda n: [large(n)], clients=4),
-    Case(
-        name=f"{KEYS.keys:,} keys of {KEYS.key_size} bytes",
-        requests=many_keys,
-        keys=KEYS.keys,
-    ),
-)
+    "one file of 60 MiB stored": (1, put_large),
+    "the same, then read twice": (1, lambda number: put_large(number, 2)),
+    "four of them at once": (4, put_large),
+    PER_KEY: (1, many_keys),
+}
 
 
-def measure(case: Case, mount_point: Path) -> list[str]:
+def measure(name: str, mount_point: Path) -> list[str]:
     """Return a row of the table."""
+    clients, requests = CASES[name]
     with volcache({"mount_point": mount_point, **SETTINGS}) as server:
         idle = memory_bytes(server.pid)
         # Resets the peak, which the start of the process has reached.
@@ -105,24 +87,24 @@ def measure(case: Case, mount_point: Path) -> list[str]:
 
         def run(number: int) -> None:
             with closing(HTTPConnection(IP, server.port)) as connection:
-                for verb, path, body in case.requests(number):
+                for verb, path, body in requests(number):
                     connection.request(verb, path, body)
                     connection.getresponse().read()
 
-        with ThreadPoolExecutor(case.clients) as pool:
-            list(pool.map(run, range(case.clients)))  # Raises what a thread raised.
+        with ThreadPoolExecutor(clients) as pool:
+            list(pool.map(run, range(clients)))  # Raises what a thread raised.
         time.sleep(1)
         highest, after = memory_bytes(server.pid, "VmHWM"), memory_bytes(server.pid)
     shutil.rmtree(mount_point)
-    per_key = f"{(after - idle) / case.keys:.0f} bytes" if case.keys else "-"
-    return [case.name, *(f"{n / MIB:.0f}" for n in (idle, highest, after)), per_key]
+    per_key = f"{(after - idle) / KEYS.keys:.0f} bytes" if name == PER_KEY else "-"
+    return [name, *(f"{n / MIB:.0f}" for n in (idle, highest, after)), per_key]
 
 
 def main() -> None:
     """Measure and print."""
     options = make_parser(__doc__).parse_args()
     with measuring(options.directory) as (_, work):
-        rows = [measure(case, work / "store") for case in CASES]
+        rows = [measure(name, work / "store") for name in CASES]
     print(table(["MiB", "idle", "at most", "after", "for each key"], rows))
 
 
