@@ -134,7 +134,7 @@ manifest: ## write kubernetes/volcache.yaml from the chart in conf/helm, with he
 		--set nginx.configMap=volcache-nginx >> kubernetes/new
 	@mv kubernetes/new kubernetes/volcache.yaml
 
-image: ## build the container image of the wheel in dist/; without an engine, in a chroot
+image: ## build the container image of the wheel in dist/, with docker or podman
 	@tools/image.sh
 
 # README.md, the pages and the files that they link, as in the tree.

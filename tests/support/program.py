@@ -24,6 +24,7 @@ def ended(
     command: Sequence[str | Path],
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
+    seconds: float = 60,
 ) -> Ended:
     """Run a program to its end; without an environment, it has ours."""
     return subprocess.run(
@@ -32,7 +33,7 @@ def ended(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=seconds,
         check=False,
     )
 
