@@ -7,6 +7,7 @@
  * line: its first letter says what the protocol asks for. Whatever happens:
  *   - a state follows one that it may follow (asserted in connection.c);
  *   - without a complete request, a connection ends within the times for a head and for idleness;
+ *   - the speed of a body is measured since the request before was complete;
  *   - in a ring, no request waits for the application, which never answers, longer than a second;
  *   - after a request nothing is reserved, and what is held is what the connections hold;
  *   - replies come in the order of the requests, and each once.
@@ -26,6 +27,7 @@ enum {
     REPLY_MAX = 200000,
     BACKLOG = 4,                /* of the application: then it cannot be connected to */
     MEMORY = 60000,
+    SMALL_BODY = 1000,          /* for which nothing is reserved */
 };
 #define SECONDS(n) (INT64_C(1000000000) * (n))
 static const int64_t HEAD_NS = SECONDS(10), IDLE_NS = SECONDS(30), TRANSFER_NS = SECONDS(20);
@@ -105,7 +107,7 @@ static vc_step execute(void *executor, vc_stream *stream, char *data, size_t len
         return VC_STEP_FORWARD;
     }
     size_t body = *data == 'B' ? 1000 * (size_t)(uint8_t)data[1] : 0;
-    if (body && !s->has_memory && stream->waited != VC_WAITED_MEMORY) {
+    if (body > SMALL_BODY && !s->has_memory && stream->waited != VC_WAITED_MEMORY) {
         *used = 0;
         stream->reserve = body;
         return VC_STEP_MEMORY;
@@ -169,6 +171,7 @@ static void check(void) {
         if (c->state == VC_WAITING_FOR_APPLICATION && server.is_in_ring)
             CHECK(home->loop.now_ns - c->since_ns < SECONDS(1));
         if (c->state == VC_IDLE || c->state == VC_LINGERING) CHECK(!c->reserved);
+        if (c->state == VC_COLLECTING) CHECK(c->began_ns >= peers[i].since_ns);
         bool is_waiting = c->state == VC_IDLE || c->state == VC_RECEIVING;
         if (is_waiting && !c->is_queued)
             CHECK(home->loop.now_ns - peers[i].since_ns <= HEAD_NS + IDLE_NS);
@@ -197,10 +200,11 @@ static void open_peer(peer *p) {
 
 static void send_some(peer *p) {
     static const char *const WORDS[] = {"a\n",      "\r",    "\n",       "L\n",  "C\n",
-                                        "B\x05\n", "B\xff", "B\x7f\n", "word", "\r\n\r\n", "F\n"};
+                                        "B\x01\n", "B\xff", "B\x7f\n", "word", "\r\n\r\n", "F\n"};
     static char body[70000];
-    unsigned kind = take(COUNT(WORDS) + 2);
-    if (kind < COUNT(WORDS)) (void)!send(p->fd, WORDS[kind], strlen(WORDS[kind]), MSG_NOSIGNAL);
+    unsigned kind = take(COUNT(WORDS) + 3);
+    if (kind == COUNT(WORDS)) (void)!send(p->fd, body, SMALL_BODY / 2, MSG_NOSIGNAL);
+    else if (kind < COUNT(WORDS)) (void)!send(p->fd, WORDS[kind], strlen(WORDS[kind]), MSG_NOSIGNAL);
     else (void)!send(p->fd, body, 1 + 300 * (size_t)take(230), MSG_NOSIGNAL);
 }
 

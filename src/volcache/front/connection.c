@@ -69,15 +69,17 @@ static void connection_insert(vc_connection *c) {
     c->home->counts[c->protocol][c->state]++;
 }
 
+void vc_connection_begin(vc_connection *c) {
+    c->began_ns = c->home->loop.now_ns;
+    c->moved = 0;
+}
+
 void vc_connection_enter(vc_connection *c, vc_state state) {
     int64_t now_ns = c->home->loop.now_ns;
     bool is_allowed = CONNECTION_NEXT[c->state] & 1u << state;
     assert(is_allowed);
     (void)is_allowed;
-    if (c->state != state && (state == VC_COLLECTING || state == VC_SENDING)) {
-        c->began_ns = now_ns;
-        c->moved = 0;
-    }
+    if (c->state != state) vc_connection_begin(c);
     TAILQ_REMOVE(connection_list(c), c, same_state);
     c->home->counts[c->protocol][c->state]--;
     c->state = state;

@@ -163,6 +163,8 @@ void *vc_connection_executor(const vc_connection *c);
 
 /* Enter a state, also the present one: its time begins. */
 void vc_connection_enter(vc_connection *c, vc_state state);
+/* Another body, or something else to be sent: its speed is measured from now on. */
+void vc_connection_begin(vc_connection *c);
 /* Let it have a turn. */
 void vc_connection_queue(vc_connection *c);
 /* Count what is held, after bytes have moved. Returns false if no request goes on: it is too slow,

@@ -55,24 +55,20 @@ static void unlink_job(vc_jobs *from, vc_job *before, vc_job *job) {
 
 void vc_job_owner_start(vc_job_owner *owner) { pthread_mutex_init(&owner->mutex, NULL); }
 
-vc_job *vc_job_owner_take(vc_job_owner *owner, vc_job *awaited) {
+vc_job *vc_job_owner_take(vc_job_owner *owner) {
     pthread_mutex_lock(&owner->mutex);
-    if (awaited) awaited->is_awaited = true;
     vc_job *first = owner->done.first;
     owner->done = (vc_jobs){0};
     pthread_mutex_unlock(&owner->mutex);
     return first;
 }
 
-/* Returns whether the owner waits for the job. */
-static bool add_done(vc_job *job, bool is_urgent) {
+/* Then the owner has the job. */
+static void add_done(vc_job *job) {
     vc_job_owner *owner = job->owner;
     pthread_mutex_lock(&owner->mutex);
-    if (is_urgent) job->is_awaited = true;
-    bool is_awaited = job->is_awaited;
     append_job(&owner->done, job);
     pthread_mutex_unlock(&owner->mutex);
-    return is_awaited;
 }
 
 /* Let an owner end, with the mutex, if this was the last of its jobs. */
@@ -100,17 +96,18 @@ static bool make_room(scratch *to, size_t size) {
 /* Returns how long the read took. */
 static int64_t run(vc_readers *readers, vc_job *job, scratch *to) {
     int64_t started_ns = vc_monotonic_ns();
+    vc_job_owner *owner = job->owner;
+    vc_record record;
     job->status = VC_NO_MEMORY;
     if (job->work)
         job->work(job, readers->core, readers->functions);
     else if (make_room(to, job->at.size))
         job->status = readers->functions->read(readers->core, job->key, job->key_length, &job->at,
-                                               to->at, job->at.size, NULL, 0, &job->record);
+                                               to->at, job->at.size, NULL, 0, &record);
     if (!job->keeps_read) readers->functions->end_read(readers->core);
-    int64_t read_ns = job->read_ns = vc_monotonic_ns() - started_ns;
-    /* Then the owner has the job. */
-    vc_job_owner *owner = job->owner;
-    if (add_done(job, owner->use(job, to->at))) owner->wake(owner->context);
+    int64_t read_ns = vc_monotonic_ns() - started_ns;
+    add_done(job);
+    owner->wake(owner->context);
     return read_ns;
 }
 
@@ -170,7 +167,7 @@ static void end_put(vc_readers *readers) {
     vc_job *job = readers->puts.first;
     vc_job_owner *owner = job->owner;
     unlink_job(&readers->puts, NULL, job);
-    add_done(job, true);
+    add_done(job);
     owner->wake(owner->context);
     end_job(readers, owner);
 }
@@ -264,13 +261,6 @@ void vc_readers_wake(vc_readers *readers) {
     while (wanted--) pthread_cond_signal(&readers->more);
 }
 
-unsigned vc_readers_waiting(vc_readers *readers) {
-    pthread_mutex_lock(&readers->mutex);
-    unsigned waiting = readers->jobs.length;
-    pthread_mutex_unlock(&readers->mutex);
-    return waiting;
-}
-
 void vc_readers_give_up(vc_readers *readers, vc_job_owner *owner, int64_t added_ns) {
     vc_job *before = NULL, *next;
     pthread_mutex_lock(&readers->mutex);
@@ -283,7 +273,7 @@ void vc_readers_give_up(vc_readers *readers, vc_job_owner *owner, int64_t added_
         unlink_job(&readers->jobs, before, job);
         readers->functions->end_read(readers->core);
         job->is_given_up = true;
-        add_done(job, false);
+        add_done(job);
         end_job(readers, owner);
     }
     pthread_mutex_unlock(&readers->mutex);

@@ -2,8 +2,8 @@
  * not in memory, and one stores values that are to be synced.
  *
  * A loop is an owner of jobs. It looks a key up, adds a job with what it has found, and goes on.
- * A thread reads the record, ends the read and calls `use` of the owner. Then the job is in
- * `done` of the owner, who takes it when it likes; for jobs that are awaited it is woken.
+ * A thread reads the record, and so lets the kernel have it in memory, and ends the read. Then the
+ * job is in `done` of the owner, who is woken.
  *
  * All puts that have arrived while the disk was synced are stored together, with the next sync.
  *
@@ -11,7 +11,7 @@
  * kind SCHED_BATCH, and while the disk is quick, as many are awake as have enough to do.
  *
  * Threads. Any may add jobs. The pool has a job from the time it is added until it is in `done`.
- * `use` and `wake` are called by the threads of the pool. */
+ * `wake` is called by the threads of the pool. */
 #ifndef VC_READERS_H
 #define VC_READERS_H
 
@@ -40,19 +40,12 @@ struct vc_job {
     /* What a thread does in place of the read; sets the status. NULL: it reads. */
     void (*work)(vc_job *job, vc_core *core, const vc_core_functions *functions);
     bool keeps_read;            /* the read goes on afterwards; it is not given up */
-    /* The owner has to know at once that it is done. Later only `vc_job_owner_take` may set it. */
-    bool is_awaited;
     /* The result. */
-    bool is_given_up;           /* nothing was read, nor `use` called */
+    bool is_given_up;           /* nothing was read */
     vc_status status;
-    int64_t read_ns;            /* how long it took */
-    vc_record record;           /* its pointers are valid only while `use` is called */
 };
 
 struct vc_job_owner {
-    /* Called after each read; `bytes` are those of the record, if the status is VC_OK. Returns
-     * whether the owner has to know at once. */
-    bool (*use)(vc_job *job, const uint8_t *bytes);
     void (*wake)(void *context);
     void *context;
     pthread_mutex_t mutex;
@@ -61,9 +54,8 @@ struct vc_job_owner {
 };
 
 void vc_job_owner_start(vc_job_owner *owner);
-/* Return the jobs that are done, as a list. `awaited`: the owner waits for it from now on; NULL:
- * for none. */
-vc_job *vc_job_owner_take(vc_job_owner *owner, vc_job *awaited);
+/* Return the jobs that are done, as a list. */
+vc_job *vc_job_owner_take(vc_job_owner *owner);
 
 typedef struct vc_readers vc_readers;
 
@@ -80,8 +72,6 @@ void vc_readers_put(vc_readers *readers, vc_job *job);
 /* Wake threads for the jobs that were added, if too few are awake. To be called in each turn of a
  * loop that has jobs, and at least some times in a second: a job may wait behind a slow one. */
 void vc_readers_wake(vc_readers *readers);
-/* How many jobs no thread has begun. */
-unsigned vc_readers_waiting(vc_readers *readers);
 /* Hand back the jobs of an owner that no thread has begun, and that were added up to a time; the
  * owner is not woken. */
 void vc_readers_give_up(vc_readers *readers, vc_job_owner *owner, int64_t added_ns);

@@ -277,11 +277,6 @@ static void *server_run(void *context) {
 
 /* --- The server ------------------------------------------------------------------------------------ */
 
-static bool server_use_job(vc_job *job, const uint8_t *bytes) {
-    (void)job, (void)bytes;
-    return true;
-}
-
 static void server_wake(void *context) { vc_loop_wake(&((vc_home *)context)->loop); }
 
 /* Returns false without memory or descriptors. */
@@ -290,7 +285,7 @@ static bool server_open_home(vc_server *server, unsigned number) {
     vc_home *home = &server->homes[number];
     home->server = server;
     home->number = number;
-    home->jobs = (vc_job_owner){.use = server_use_job, .wake = server_wake, .context = home};
+    home->jobs = (vc_job_owner){.wake = server_wake, .context = home};
     vc_job_owner_start(&home->jobs);
     for (unsigned p = 0; p < VC_PROTOCOLS; p++)
         for (unsigned state = 0; state < VC_STATES; state++) TAILQ_INIT(&home->by_state[p][state]);

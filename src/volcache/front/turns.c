@@ -176,7 +176,7 @@ void vc_connection_on_copy(void *context, void *owner) {
 }
 
 void vc_connections_take_jobs(vc_home *home) {
-    for (vc_job *job = vc_job_owner_take(&home->jobs, NULL), *next; job; job = next) {
+    for (vc_job *job = vc_job_owner_take(&home->jobs), *next; job; job = next) {
         vc_connection *c = vc_connection_of(job);
         next = job->next;
         home->job_ns = --home->waiting ? home->loop.now_ns : 0;
@@ -237,6 +237,7 @@ static void turn_await(vc_connection *c, bool has_executed) {
     vc_state state = TURN_STATES[c->stream->at];
     /* Empty lines do not make an idle connection younger, nor further bytes a head. */
     if (state != c->state || has_executed) vc_connection_enter(c, state);
+    if (has_executed) vc_connection_begin(c);
     if (c->is_readable) vc_connection_queue(c);
 }
 
