@@ -51,8 +51,6 @@ typedef struct {
     growing told;               /* what events and log lines say */
     vc_http_counts counts;
     uint64_t forward_left;      /* bytes of a body that is forwarded */
-    bool forwards_chunks;
-    vc_chunks chunks;
 } run;
 
 static run *current;
@@ -147,28 +145,16 @@ static void send_value(const vc_stream *stream) {
 /* Show a body that is forwarded. Returns how many bytes of it are there. */
 static size_t forward_body(const char *data, size_t length) {
     run *this = current;
-    size_t used = length < this->forward_left ? length : (size_t)this->forward_left, written;
-    const char *reason;
-    if (!this->forwards_chunks) {
-        add_bytes(&this->shown, data, used);
-        this->forward_left -= used;
-        return used;
-    }
-    char *decoded = allocated(length);
-    this->chunks.is_decoding = true;
-    vc_chunks_state found =
-        vc_chunks_take(&this->chunks, data, length, &used, decoded, &written, &reason);
-    this->forwards_chunks = found == VC_CHUNKS_MORE;
-    if (found == VC_CHUNKS_REFUSED) used = length;
-    else add_bytes(&this->shown, decoded, written);
-    free(decoded);
+    size_t used = length < this->forward_left ? length : (size_t)this->forward_left;
+    add_bytes(&this->shown, data, used);
+    this->forward_left -= used;
     return used;
 }
 
 static void end_forward(void) {
     static const char HEAD[] =
         "HTTP/1.1 200 OK\r\nX-Cache: DISK\r\nX-Position: 1,2,3\r\nConnection: close\r\n\r\n";
-    if (current->forward_left || current->forwards_chunks) return;
+    if (current->forward_left) return;
     vc_http_protocol.answered(current->http, &current->stream.base, HEAD, 3);
 }
 
@@ -177,13 +163,11 @@ static size_t start_forward(const vc_forward *forward, const char *data) {
     add_text(&current->shown, "<");
     add_bytes(&current->shown, forward->head, forward->head_length);
     forwarded++;
-    if (forward->is_decoded) {
+    if (forward->gap) {
         add_bytes(&current->shown, data, forward->body_length);
         return forward->body_length + forward->gap;
     }
     current->forward_left = forward->body_length;
-    current->forwards_chunks = forward->is_chunked;
-    current->chunks = (vc_chunks){0};
     return 0;
 }
 
@@ -193,10 +177,10 @@ static size_t execute(char *data, size_t length, vc_out *out, bool *ends) {
     vc_stream *stream = &this->stream.base;
     size_t at = 0;
     while (!*ends) {
-        if (this->forward_left || this->forwards_chunks) {
+        if (this->forward_left) {
             at += forward_body(data + at, length - at);
             end_forward();
-            if (this->forward_left || this->forwards_chunks) return at;
+            if (this->forward_left) return at;
             *ends = stream->closes;
             continue;
         }
@@ -232,7 +216,7 @@ static size_t execute(char *data, size_t length, vc_out *out, bool *ends) {
         case VC_STEP_FORWARD:
             at += start_forward(&stream->forward, data + at);
             end_forward();
-            *ends = stream->closes && !this->forward_left && !this->forwards_chunks;
+            *ends = stream->closes && !this->forward_left;
             break;
         case VC_STEP_FLUSH:
             CHECK(out->used);

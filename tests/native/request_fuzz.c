@@ -150,8 +150,12 @@ static void check_fields(const vc_request *first, const vc_request *second) {
             CHECK(!is_same_name(second->fields[i].name, second->fields[j].name));
 }
 
-static void check_written(const vc_request *first) {
-    static vc_request second;
+static void check_written(const vc_request *found) {
+    static vc_request copied_request, second;
+    const vc_request *first = &copied_request;
+    copied_request = *found;
+    /* A body is written as it was decoded. */
+    if (found->is_chunked) copied_request.has_length = !(copied_request.is_chunked = false);
     char *written = allocated(VC_PASSED_BYTES), *again = allocated(VC_PASSED_BYTES);
     size_t scanned = 0, length = vc_request_write(first, written);
     CHECK(length && length <= VC_PASSED_BYTES);
@@ -303,12 +307,12 @@ static verdict decode(const char *data, size_t length, uint64_t *random, char *o
         size_t piece = random ? some_piece(random, length - found.used) : length, used = 0;
         size_t written = 0;
         const char *reason = NULL;
-        char *copy = copied(data + found.used, piece), *to = allocated(VC_CHUNKS_ROOM(piece));
+        char *copy = copied(data + found.used, piece), *to = allocated(piece);
         found.state = vc_chunks_take(&chunks, copy, piece, &used, to, &written, &reason);
         if (found.state == VC_CHUNKS_REFUSED) {
             CHECK(reason && *reason && strlen(reason) < VC_TEXT_BYTES);
         } else {
-            CHECK(used <= piece && written <= VC_CHUNKS_ROOM(piece));
+            CHECK(used <= piece && written <= used);
             CHECK(used == piece || found.state == VC_CHUNKS_END);
             memcpy(out + found.length, to, written);
             found.length += written;
@@ -326,16 +330,13 @@ static void check_body(const char *data, size_t length, uint64_t *random) {
     whole_bodies += expected.state == VC_CHUNKS_END;
     for (int i = 0; i < 3; i++) {
         /* Each piece is at least one byte. */
-        char *out = allocated(VC_CHUNKS_ROOM(length) + 32 * length);
+        char *out = allocated(length);
         verdict found = decode(data, length, i ? random : NULL, out);
         CHECK(found.state == expected.state);
         if (found.state != VC_CHUNKS_REFUSED) {
             CHECK(found.used == expected.used);
-            verdict again = judge(found.body, found.length);
-            CHECK(again.state == found.state && again.used == found.length);
-            CHECK(again.length == expected.length);
-            CHECK(!memcmp(again.body, expected.body, again.length));
-            free(again.body);
+            CHECK(found.length == expected.length);
+            CHECK(!memcmp(found.body, expected.body, found.length));
         }
         free(out);
     }

@@ -218,8 +218,6 @@ void vc_connection_execute(vc_connection *c);
 ssize_t vc_connection_receive(vc_connection *c, char *to, size_t room);
 /* Some of the input is used. */
 void vc_connection_use_input(vc_connection *c, size_t length);
-/* Keep bytes as input, of which there is none. Returns false if it was closed: without memory. */
-bool vc_connection_keep_input(vc_connection *c, const char *data, size_t length);
 /* Its request is answered. Go on with the next one. */
 void vc_connection_answered(vc_connection *c);
 /* The call of its request is done. */

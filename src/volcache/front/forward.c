@@ -52,11 +52,10 @@ struct vc_exchange {
     char *request;              /* bytes from `at` to `used` are to be sent */
     size_t at, used;
     uint64_t body_left;
-    bool is_chunked, is_head, keeps_alive, is_reserved;
+    bool is_head, keeps_alive, is_reserved;
     bool has_answer;            /* some of it was sent */
     size_t gap;
-    uint64_t limit, bytes;
-    vc_chunks chunks;
+    uint64_t bytes;
 };
 
 /* --- Connections to bjoern -------------------------------------------------------------------- */
@@ -259,61 +258,36 @@ static bool forward_send_kept(struct vc_exchange *e) {
 }
 
 static bool forward_is_body_sent(const struct vc_exchange *e) {
-    return e->at == e->used && !e->body_left && !e->is_chunked;
+    return e->at == e->used && !e->body_left;
 }
 
-typedef enum { FORWARD_GOOD, FORWARD_FAILED, FORWARD_REFUSED } forward_result;
-
-/* Forward bytes of the body; `*used`: how many belong to it. */
-static forward_result forward_body(struct vc_exchange *e, const char *data, size_t length,
-                                   size_t *used) {
-    vc_connection *c = e->client;
-    if (!e->is_chunked) {
-        *used = length < e->body_left ? length : (size_t)e->body_left;
-        e->body_left -= *used;
-        return forward_send(e, data, *used) ? FORWARD_GOOD : FORWARD_FAILED;
-    }
-    size_t written = 0;
-    char *to = c->home->out.at;
-    vc_chunks_state state =
-        vc_chunks_take(&e->chunks, data, length, used, to, &written, &c->stream->reason);
-    if (state == VC_CHUNKS_REFUSED || e->chunks.total > e->limit) {
-        vc_connection_refuse(c, state == VC_CHUNKS_REFUSED ? VC_REFUSED_CHUNKS : VC_REFUSED_SIZE);
-        return FORWARD_REFUSED;
-    }
-    e->is_chunked = state != VC_CHUNKS_END;
-    return forward_send(e, to, written) ? FORWARD_GOOD : FORWARD_FAILED;
-}
+typedef enum { FORWARD_GOOD, FORWARD_FAILED, FORWARD_ENDED } forward_result;
 
 /* Take some of the body from the client and forward it. Returns false if nothing can be moved now,
  * or if it was the last time: see `*result`. */
 static bool forward_take_body(struct vc_exchange *e, forward_result *result) {
     vc_connection *c = e->client;
-    size_t used, left = c->used - c->at;
+    size_t left = c->used - c->at;
+    size_t most = e->body_left < VC_RECEIVE_BYTES ? (size_t)e->body_left : VC_RECEIVE_BYTES;
     if (left) {
-        size_t piece = left < VC_RECEIVE_BYTES ? left : VC_RECEIVE_BYTES;
-        *result = forward_body(e, c->input + c->at, piece, &used);
-        if (*result != FORWARD_REFUSED) vc_connection_use_input(c, used);
+        size_t piece = left < most ? left : most;
+        e->body_left -= piece;
+        *result = forward_send(e, c->input + c->at, piece) ? FORWARD_GOOD : FORWARD_FAILED;
+        vc_connection_use_input(c, piece);
         return *result == FORWARD_GOOD;
     }
     if (c->state != VC_COLLECTING) vc_connection_enter(c, VC_COLLECTING);
     if (!c->is_readable) return false;
-    size_t room = VC_RECEIVE_BYTES;
-    if (!e->is_chunked && e->body_left < room) room = (size_t)e->body_left;
-    ssize_t got = vc_connection_receive(c, c->home->buffer, room);
+    ssize_t got = vc_connection_receive(c, c->home->buffer, most);
     if (got == 0) return false;
     if (got < 0) {
         vc_connection_close(c);
-        *result = FORWARD_REFUSED;
+        *result = FORWARD_ENDED;
         return false;
     }
-    *result = forward_body(e, c->home->buffer, (size_t)got, &used);
-    if (*result != FORWARD_GOOD) return false;
-    /* What follows a chunked body is the next request. */
-    if (used < (size_t)got && !vc_connection_keep_input(c, c->home->buffer + used, (size_t)got - used))
-        *result = FORWARD_REFUSED;
-    else if (!vc_connection_progress(c, (size_t)got))
-        *result = FORWARD_REFUSED;
+    e->body_left -= (size_t)got;
+    if (!forward_send(e, c->home->buffer, (size_t)got)) *result = FORWARD_FAILED;
+    else if (!vc_connection_progress(c, (size_t)got)) *result = FORWARD_ENDED;
     return *result == FORWARD_GOOD;
 }
 
@@ -342,12 +316,10 @@ bool vc_forward_open(vc_connection *c) {
         .request = request,
         .used = (size_t)(to - request) + from->head_length - first,
         .body_left = from->body_length,
-        .is_chunked = from->is_chunked,
         .is_head = from->is_head,
         .keeps_alive = from->keeps_alive,
         .is_reserved = from->is_reserved,
         .gap = from->gap,
-        .limit = from->limit,
     };
     c->exchange = e;
     c->extra = e->used;
@@ -474,7 +446,7 @@ void vc_forward_serve(vc_connection *c) {
         if (e->at < e->used) result = forward_send_kept(e) ? FORWARD_GOOD : FORWARD_FAILED;
         bool has_moved = result == FORWARD_GOOD && e->at == e->used && !forward_is_body_sent(e) &&
                          forward_take_body(e, &result);
-        if (result == FORWARD_REFUSED) return;
+        if (result == FORWARD_ENDED) return;
         int got = result == FORWARD_FAILED
                       ? -1
                       : forward_receive(e->upstream, c->home->buffer, VC_RECEIVE_BYTES, &skipped, &body);

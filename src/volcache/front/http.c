@@ -320,8 +320,6 @@ static void http_refuse_waiting(void *executor, vc_stream *stream, vc_refusal wh
     } REASONS[] = {
         [VC_REFUSED_HEAD] = {408, "the head of the request arrives too slowly; try again"},
         [VC_REFUSED_BODY] = {408, "the body of the request arrives too slowly; try again"},
-        [VC_REFUSED_CHUNKS] = {400, NULL},
-        [VC_REFUSED_SIZE] = {413, NULL},
         [VC_REFUSED_MEMORY] = {503, "no memory is free for the request; try again later"},
         [VC_REFUSED_DISK] = {503, "the disk is too slow: the read has waited for a second; try"
                                   " again"},
@@ -329,16 +327,7 @@ static void http_refuse_waiting(void *executor, vc_stream *stream, vc_refusal wh
                                          " what was asked for; try again"},
         [VC_REFUSED_CONNECTION] = {503, "too many connections; try again later"},
     };
-    vc_http *http = executor;
-    char text[VC_TEXT_BYTES];
-    const char *reason = REASONS[why].reason;
-    if (why == VC_REFUSED_SIZE) {
-        snprintf(text, sizeof(text), "value is longer than allowed; allowed are 0 to %llu bytes",
-                 (unsigned long long)http->config.value_size);
-        reason = text;
-    }
-    http_refuse(http, http_stream(stream), REASONS[why].status, reason ? reason : stream->reason,
-                out);
+    http_refuse(executor, http_stream(stream), REASONS[why].status, REASONS[why].reason, out);
 }
 
 /* Refuse a request; what follows it is dropped. */
@@ -367,39 +356,6 @@ static void http_ask_for_body(vc_http_job *job, size_t arrived) {
     char *to = vc_http_room(job);
     vc_out_add(job->out, to, (size_t)(vc_http_put(to, CONTINUE) - to));
     s->has_continued = true;
-}
-
-vc_step vc_http_forward(vc_http_job *job) {
-    vc_http *http = job->http;
-    vc_http_stream *s = job->stream;
-    vc_request *request = job->request;
-    bool is_decoded = request->is_chunked && s->chunks.is_decoding;
-    vc_forward *forward = &s->base.forward;
-    *forward = (vc_forward){
-        .is_head = request->method == VC_HEAD,
-        .keeps_alive = job->keeps_alive,
-        .is_reserved = http_is_reserved(job->path),
-        .is_chunked = request->is_chunked && !is_decoded,
-        .is_decoded = is_decoded,
-        .body_length = is_decoded ? s->decoded : request->content_length,
-        .gap = is_decoded ? s->taken - s->decoded : 0,
-        .limit = http->config.value_size,
-        .head = http->head,
-    };
-    http_ask_for_body(job, is_decoded ? SIZE_MAX : job->length - request->length);
-    if (is_decoded) {
-        request->is_chunked = false;
-        request->has_length = true;
-        request->content_length = s->decoded;
-    }
-    request->keeps_alive = true; /* The connection to the application. */
-    forward->head_length = vc_request_write(request, http->head);
-    if (!forward->head_length) return http_stop(job, 431, "the head of the request is too long");
-    http_log_later(job);
-    job->body = 0;
-    s->base.closes = !job->keeps_alive;
-    vc_count(&http->counts.forwarded, 1);
-    return VC_STEP_FORWARD;
 }
 
 vc_step vc_http_wait_for_disk(vc_http_job *job, const vc_lookup *at, bool verifies) {
@@ -458,7 +414,6 @@ static vc_step http_decode(vc_http_job *job) {
     char *body = job->data + job->request->length;
     size_t arrived = job->length - job->request->length, used, written;
     const char *reason = NULL;
-    s->chunks.is_decoding = true;
     vc_chunks_state state =
         vc_chunks_take(&s->chunks, body + s->taken, arrived - s->taken, &used, body + s->decoded,
                        &written, &reason);
@@ -469,6 +424,38 @@ static vc_step http_decode(vc_http_job *job) {
         return http_refuse_size(job, "at least ", s->chunks.total);
     if (state == VC_CHUNKS_END) return VC_STEP_NEXT;
     return http_await_body(job, job->length + 1, job->http->config.value_size);
+}
+
+vc_step vc_http_forward(vc_http_job *job) {
+    vc_http *http = job->http;
+    vc_http_stream *s = job->stream;
+    vc_request *request = job->request;
+    bool was_chunked = request->is_chunked;
+    if (was_chunked) {
+        vc_step step = http_decode(job);
+        if (step != VC_STEP_NEXT || s->base.closes) return step;
+        request->is_chunked = false;
+        request->has_length = true;
+        request->content_length = s->decoded;
+    }
+    vc_forward *forward = &s->base.forward;
+    *forward = (vc_forward){
+        .is_head = request->method == VC_HEAD,
+        .keeps_alive = job->keeps_alive,
+        .is_reserved = http_is_reserved(job->path),
+        .body_length = request->content_length,
+        .gap = was_chunked ? s->taken - s->decoded : 0,
+        .head = http->head,
+    };
+    http_ask_for_body(job, was_chunked ? SIZE_MAX : job->length - request->length);
+    request->keeps_alive = true; /* The connection to the application. */
+    forward->head_length = vc_request_write(request, http->head);
+    if (!forward->head_length) return http_stop(job, 431, "the head of the request is too long");
+    http_log_later(job);
+    job->body = 0;
+    s->base.closes = !job->keeps_alive;
+    vc_count(&http->counts.forwarded, 1);
+    return VC_STEP_FORWARD;
 }
 
 static vc_step http_put(vc_http_job *job) {

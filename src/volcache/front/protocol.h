@@ -79,8 +79,6 @@ typedef enum { VC_WAITED_NOT, VC_WAITED_MEMORY, VC_WAITED_DISK, VC_WAITED_PUT, V
 typedef enum {
     VC_REFUSED_HEAD,            /* its head arrives too slowly */
     VC_REFUSED_BODY,            /* its body arrives too slowly */
-    VC_REFUSED_CHUNKS,          /* its chunks are malformed: `stream->reason` */
-    VC_REFUSED_SIZE,            /* its chunks are larger than forward.limit */
     VC_REFUSED_MEMORY,          /* it waited too long for memory */
     VC_REFUSED_DISK,            /* it waited too long for the disk */
     VC_REFUSED_APPLICATION,     /* the application does not answer */
@@ -101,12 +99,8 @@ typedef struct {
     bool is_head;               /* the answer has no body, whatever it says */
     bool keeps_alive;           /* the client's connection, after the answer */
     bool is_reserved;           /* for a path of the operator */
-    bool is_chunked;            /* the body arrives in chunks, and is forwarded in chunks */
-    bool is_decoded;            /* a chunked body that is whole in `data`, decoded: the head has its
-                                 * length; it is followed by `gap` bytes that are dropped */
-    uint64_t body_length;       /* without chunks */
-    size_t gap;
-    uint64_t limit;             /* of a chunked body */
+    uint64_t body_length;
+    size_t gap;                 /* bytes behind the body that are dropped: it was decoded */
 } vc_forward;
 
 /* One connection, as a protocol sees it; the beginning of a struct of the protocol's own, which is
@@ -120,7 +114,6 @@ typedef struct {
     const uint8_t *copy;
     size_t copy_length;
     int64_t waited_ns;          /* how long */
-    const char *reason;         /* of VC_REFUSED_CHUNKS */
     /* Results; each is valid after the steps that name it. */
     size_t needed;
     vc_at at;

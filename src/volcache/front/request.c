@@ -495,7 +495,6 @@ size_t vc_request_write(const vc_request *request, char *to) {
                  (unsigned long long)request->content_length);
         put_text(&out, text);
     }
-    if (request->is_chunked) put_text(&out, "Transfer-Encoding: chunked\r\n");
     if (!request->keeps_alive) put_text(&out, "Connection: close\r\n");
     else if (request->is_http_1_0) put_text(&out, "Connection: keep-alive\r\n");
     put_text(&out, "\r\n");
@@ -511,20 +510,6 @@ enum { SIZE_DIGITS = 15, SIZE_BYTES = 20, LINE_BYTES = 4096 };
 static vc_chunks_state refuse_chunk(const char **reason, const char *why) {
     *reason = why;
     return VC_CHUNKS_REFUSED;
-}
-
-/* Write some bytes of a chunk, as a chunk of our own unless they are to be decoded. */
-static char *put_chunk(const vc_chunks *chunks, char *to, const char *from, size_t length) {
-    if (chunks->is_decoding) {
-        memmove(to, from, length);
-        return to + length;
-    }
-    to += sprintf(to, "%zx\r\n", length);
-    memcpy(to, from, length);
-    to += length;
-    *to++ = '\r';
-    *to++ = '\n';
-    return to;
 }
 
 vc_chunks_state vc_chunks_take(vc_chunks *chunks, const char *data, size_t length, size_t *used,
@@ -581,7 +566,8 @@ vc_chunks_state vc_chunks_take(vc_chunks *chunks, const char *data, size_t lengt
         case DATA: {
             size_t some = (size_t)(end - at);
             if (some > chunks->left) some = (size_t)chunks->left;
-            out = put_chunk(chunks, out, at, some);
+            memmove(out, at, some);
+            out += some;
             at += some;
             chunks->left -= some;
             if (!chunks->left) chunks->state = DATA_RETURN;
@@ -614,15 +600,7 @@ vc_chunks_state vc_chunks_take(vc_chunks *chunks, const char *data, size_t lengt
         case TRAILER_FEED:
         case END_FEED:
             if (byte != '\n') return refuse_chunk(reason, BAD);
-            if (chunks->state == TRAILER_FEED) {
-                chunks->state = TRAILER;
-            } else {
-                chunks->state = END;
-                if (!chunks->is_decoding) {
-                    memcpy(out, "0\r\n\r\n", 5);
-                    out += 5;
-                }
-            }
+            chunks->state = chunks->state == TRAILER_FEED ? TRAILER : END;
             at++;
             break;
         default:

@@ -126,19 +126,15 @@ typedef struct {
     uint64_t left;          /* bytes of this chunk that are to come */
     uint64_t line;          /* bytes of this line, or of the trailers */
     uint64_t total;         /* bytes of the chunks that began */
-    bool is_decoding;       /* only what is in the chunks is written */
 } vc_chunks;
 
 typedef enum { VC_CHUNKS_MORE, VC_CHUNKS_END, VC_CHUNKS_REFUSED } vc_chunks_state;
 
 /* Take the bytes of a body that was sent in chunks.
  *   used     how many of `length` bytes belong to the body;
- *   to       what they say in chunks of our own, without extensions and trailers: at most
- *            VC_CHUNKS_ROOM(length) bytes; or what is in them (`is_decoding`): at most `length`
- *            bytes, and `to` may be `data` or before it;
+ *   to       what is in the chunks: at most `length` bytes; it may be `data` or before it;
  *   written  how many.
  * After VC_CHUNKS_REFUSED, `reason` says why. `chunks` is 0 at first. */
-#define VC_CHUNKS_ROOM(length) ((length) + 32)
 vc_chunks_state vc_chunks_take(vc_chunks *chunks, const char *data, size_t length, size_t *used,
                                char *to, size_t *written, const char **reason);
 

@@ -298,18 +298,6 @@ void vc_connection_use_input(vc_connection *c, size_t length) {
     if (!turn_left(c)) vc_connection_drop_input(c);
 }
 
-bool vc_connection_keep_input(vc_connection *c, const char *data, size_t length) {
-    c->input = malloc(length);
-    if (!c->input) {
-        vc_connection_close(c);
-        return false;
-    }
-    memcpy(c->input, data, length);
-    c->at = 0;
-    c->used = c->room = length;
-    return true;
-}
-
 void vc_connection_answered(vc_connection *c) {
     c->idle_ns = c->home->loop.now_ns;
     vc_connection_release(c);
