@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 CORE: Final = Path(__file__).parent.parent / "src/volcache/store/_core"
 HEADERS: Final = [
     *("clock.h", "index.h", "purges.h", "record.h", "lines.h", "core.h", "ahead.h"),
-    *("scan.h", "reclaim.h", "functions.h"),
+    *("scan.h", "reclaim.h", "functions.h", "guest.h"),
 ]
 HEAD: Final = '''"""Made of the headers of the core by tools/make_pxd.py."""
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from posix.types cimport off_t
 
 

@@ -2,7 +2,7 @@
  *
  *   gcc -std=gnu11 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all \
  *       -I src/volcache/store/_core tests/native/index_model.c \
- *       src/volcache/store/_core/siphash.c -o index_model
+ *       src/volcache/store/_core/{siphash,record,crc32c}.c -o index_model
  *   ./index_model SECONDS SEED
  *
  * With -DVC_FUZZER it is a libFuzzer target instead. index.c is included, not linked: the
@@ -55,6 +55,7 @@ static void *test_calloc(size_t count, size_t bytes) {
 #undef munmap
 #undef malloc
 #undef calloc
+#include "shared.c"
 
 enum { KEYS_MAX = 6000, CHANGES_MAX = 6000 };
 
@@ -87,6 +88,9 @@ typedef struct {
 } model_key;
 
 static vc_index *ix;
+static vc_shared *shared;       /* NULL: the index has mappings of its own */
+static vc_guest *guest;         /* maps it */
+static int shared_fd;
 static model_key keys[KEYS_MAX];
 static uint32_t key_count;
 static uint32_t volumes, live_slots[65536], live_count;
@@ -155,7 +159,13 @@ static void check_found(model_key *key, bool is_found, const vc_entry *found) {
 static void check_key(model_key *key) {
     vc_entry found;
     bool is_found = vc_index_find(ix, key->fingerprint, &found);
+    vc_guest_lookup at;
     check_found(key, is_found, &found);
+    if (!guest || !vc_index_is_shared(ix)) return;
+    bool is_read = guest_find(guest, key->fingerprint, &at) == VC_GUEST_FOUND;
+    CHECK(is_read == (is_found && !found.is_tombstone));
+    CHECK(!is_read || (at.offset == found.offset && at.size == found.size));
+    CHECK(!is_read || at.volume == (uint16_t)found.slot);
 }
 
 /* If entries were displaced, find out which, and forget them. A batch may have set some of
@@ -194,7 +204,7 @@ static void check_segment(uint32_t number, slot_count *counts) {
                 CHECK(e.hits == 0 && !e.is_tombstone);
                 continue;
             }
-            uint64_t tag = full_tag(e.word, e.tag);
+            uint64_t tag = vc_full_tag(e.word, e.tag);
             bucket *first = first_bucket(seg, tag);
             CHECK(first >= seg->base && first < seg->base + seg->buckets);
             bucket *second = second_bucket(seg, tag, first);
@@ -230,7 +240,7 @@ static void check_layout(void) {
         CHECK((size_t)(seg->base + seg->buckets - g->base) * sizeof(bucket) <= g->bytes);
         if (is_first) bytes += g->bytes;
     }
-    CHECK(bytes == ix->bytes && bytes == mapped_bytes);
+    CHECK(ix->shared || (bytes == ix->bytes && bytes == mapped_bytes));
 }
 
 static void check_everything(void) {
@@ -274,7 +284,8 @@ static void check_everything(void) {
 }
 
 static void sweep_all(uint32_t budget) {
-    uint64_t buckets = ix->bytes / sizeof(bucket), rounds = 0;
+    uint64_t buckets = 0, rounds = 0;
+    for (uint32_t i = 0; i < SEGMENTS; i++) buckets += ix->segments[i].buckets + SEGMENTS / GROUPS;
     bool is_whole_pass = has_to_sweep(ix) && !ix->is_sweeping;
     while (has_to_sweep(ix)) {
         vc_index_sweep(ix, budget);
@@ -369,6 +380,7 @@ static void add_volume(void) {
     CHECK(slot < ix->slots && !slot_is_live[slot]);
     CHECK(vc_index_ring(ix, slot) == VC_MAIN);
     slot_is_live[slot] = true;
+    if (shared) vc_shared_slots(shared)[slot] = (vc_shared_slot){.volume = (uint16_t)slot, .count = 1};
     slot_ring[slot] = VC_MAIN;
     slot_from[slot] = 0;
     if (random_number() % 2) set_age(slot);
@@ -379,6 +391,7 @@ static void add_volume(void) {
 
 static void reclaim(uint32_t choice) {
     uint32_t slot = live_slots[choice % live_count];
+    if (shared) vc_shared_slots(shared)[slot].count = 0;
     vc_live expected = slot_live[slot], lost = vc_index_reclaim(ix, slot);
     CHECK(lost.records == expected.records && lost.bytes == expected.bytes);
     for (uint32_t i = 0; i < key_count; i++)
@@ -600,7 +613,10 @@ static void make_index(void) {
     offset_max = ((uint64_t)1 << bits_for(volume_bytes)) - 1;
     uint32_t kind_of_size = byte();
     uint64_t expected = kind_of_size < 200 ? 0 : (uint64_t)kind_of_size * 1024;
-    ix = vc_index_new(hash_key, volume_bytes, volumes, expected);
+    shared = byte() % 2 ? vc_shared_new(volume_bytes, volumes, 2 << bits_for(volumes), &shared_fd)
+                        : NULL;
+    guest = shared ? vc_guest_new(shared_fd, -1) : NULL;
+    ix = vc_index_new(hash_key, volume_bytes, volumes, expected, shared);
     if (ix == NULL) {
         CHECK(has_refusals);
         CHECK(mapped_bytes == 0);
@@ -620,7 +636,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     refuses_now = false;
     refuses_later = has_refusals && byte() < 32 ? (int)byte() * 3 : -1;
     make_index();
-    if (ix == NULL) return 0;
+    if (ix == NULL) {
+        vc_guest_free(guest);
+        vc_shared_free(shared, shared_fd);
+        return 0;
+    }
     slot_live = calloc(ix->slots, sizeof *slot_live);
     slot_is_live = calloc(ix->slots, sizeof *slot_is_live);
     slot_ring = calloc(ix->slots, sizeof *slot_ring);
@@ -642,6 +662,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sweep_all(1 << 20);
     CHECK(ix->entries == ix->stale && stats_now().records == 0);
     vc_index_free(ix);
+    vc_guest_free(guest);
+    vc_shared_free(shared, shared_fd);
     CHECK(mapped_bytes == 0);
     free(slot_live);
     free(slot_is_live);
@@ -665,14 +687,14 @@ static void check_sizes(void) {
 
 static void check_arguments(void) {
     static const uint8_t hash_key[16] = {1};
-    CHECK(vc_index_new(hash_key, 1 << 20, 1, 0) == NULL);
-    CHECK(vc_index_new(hash_key, (uint64_t)1 << 41, 1, 0) == NULL);
-    CHECK(vc_index_new(hash_key, 1 << 24, 0, 0) == NULL);
-    CHECK(vc_index_new(hash_key, 1 << 24, 65537, 0) == NULL);
-    CHECK(vc_index_new(hash_key, (uint64_t)1 << 32, 65536, 0) == NULL);
-    CHECK(vc_index_new(hash_key, 1 << 24, 1, UINT64_MAX) == NULL);
+    CHECK(vc_index_new(hash_key, 1 << 20, 1, 0, NULL) == NULL);
+    CHECK(vc_index_new(hash_key, (uint64_t)1 << 41, 1, 0, NULL) == NULL);
+    CHECK(vc_index_new(hash_key, 1 << 24, 0, 0, NULL) == NULL);
+    CHECK(vc_index_new(hash_key, 1 << 24, 65537, 0, NULL) == NULL);
+    CHECK(vc_index_new(hash_key, (uint64_t)1 << 32, 65536, 0, NULL) == NULL);
+    CHECK(vc_index_new(hash_key, 1 << 24, 1, UINT64_MAX, NULL) == NULL);
     vc_index_free(NULL);
-    ix = vc_index_new(hash_key, (uint64_t)1 << 31, 65536, 0);
+    ix = vc_index_new(hash_key, (uint64_t)1 << 31, 65536, 0, NULL);
     CHECK(ix != NULL && ix->bytes <= 4 << 20 && !has_to_sweep(ix));
     uint64_t hash = vc_siphash13(hash_key, hash_key, 16);
     CHECK(vc_index_fingerprint(ix, hash_key, 16) == hash >> 15);

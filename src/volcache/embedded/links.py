@@ -8,18 +8,20 @@ other thread uses meanwhile; in an `Owner`, it is made here.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from _thread import start_new_thread
 from contextlib import contextmanager, suppress
 from functools import partial
 from time import sleep
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from volcache.embedded.errors import refused
 from volcache.sharing.owner import Sharing, facts_of, make_change, sync_or_refuse
 from volcache.sharing.wire import (
     ALWAYS,
+    REPLY,
     Change,
     Condition,
     Operation,
@@ -31,13 +33,15 @@ from volcache.sharing.wire import (
     socket_path,
 )
 from volcache.store import PeriodicSync
+from volcache.store.directory import DATA
 from volcache.store.format import Record, new_record
-from volcache.store.native import make_clock
+from volcache.store.native import SharedReader, make_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from volcache.store import Store
+    from volcache.store._core import _native
     from volcache.store.format import RecordFields
 
 T = TypeVar("T")
@@ -170,8 +174,32 @@ class Guest:
         self._idle: list[socket.socket] = []
         # Those that hold, and how often, by the threads that use them.
         self._held: dict[int, tuple[socket.socket, int]] = {}
+        self._reader: SharedReader | None = None
         self.clock = make_clock()
-        self.clock.advance_to(self.facts()["now_us"])
+        facts = self.facts()
+        self.clock.advance_to(facts["now_us"])
+        # A process that closes any descriptor of a file loses its locks of it.
+        if facts["pid"] != os.getpid():
+            self._reader = self._share()
+
+    def _share(self) -> SharedReader | None:
+        """Return what reads without the owner; None: that is not possible."""
+        connection = self._connection()
+        try:
+            connection.sendall(encode_question(Operation.SHARE, b""))
+            reply, fds, _, _ = socket.recv_fds(connection, REPLY.size, 1)
+        except OSError as error:
+            connection.close()
+            raise LinkLostError(is_sent=False) from error
+        self._idle.append(connection)
+        if len(reply) != REPLY.size or not fds:
+            return None
+        try:
+            return SharedReader(
+                cast("_native.Clock", self.clock), fds[0], f"{self._place}/{DATA}"
+            )
+        except (OSError, MemoryError):
+            return None
 
     # --- Calls ---------------------------------------------------------------------
 
@@ -188,6 +216,19 @@ class Guest:
         return self._read(Operation.STAT, key)
 
     def _read(self, operation: Operation, key: bytes) -> Record | None:
+        reader = self._reader
+        if reader is not None:
+            is_get = operation == Operation.GET
+            fields = reader.read(key, operation == Operation.STAT, is_get)
+            if fields is True:
+                raise LinkLostError(is_sent=False)
+            if reader.is_full:
+                self._ask(Operation.READS, b"", reader.take())
+            if fields is None:
+                return None
+            if fields is not False:
+                found: Record = new_record(Record, fields)
+                return found
         status, record = self._exchange(encode_question(operation, key))
         return record if status == Status.DONE else None
 
@@ -251,6 +292,7 @@ class Guest:
 
     def close(self) -> None:
         """Close the connections."""
+        self._reader = None  # Another thread may be reading.
         while self._idle:
             self._idle.pop().close()
 

@@ -134,6 +134,7 @@ bool vc_connection_open(vc_home *home, unsigned protocol, int fd, const char *re
     }
     strncpy(c->remote, remote, sizeof(c->remote) - 1);
     c->stream->remote = c->remote;
+    c->stream->fd = fd;
     connection_insert(c);
     return true;
 }

@@ -412,6 +412,7 @@ cdef extern from "local.h" nogil:
         char *at
         size_t length
     ctypedef struct vc_local:
+        int shared_fd
         vc_core *core
         const vc_core_functions *functions
         vc_clock *clock

@@ -1,8 +1,12 @@
 #include "local.h"
 
 #include <string.h>
+#include <sys/socket.h>
 
-enum { LOCAL_PARTS = 3 }; /* of a reply: its head, the headers, the value */
+enum {
+    LOCAL_PARTS = 3,            /* of a reply: its head, the headers, the value */
+    LOCAL_READS = 1024,         /* of a request, at most */
+};
 
 typedef struct {
     vc_stream base;
@@ -118,6 +122,32 @@ static vc_step local_change(const local_run *run) {
     return local_reply(run, VC_LOCAL_DONE, &put.record, NULL, 0);
 }
 
+static vc_step local_count(const local_run *run) {
+    uint64_t reads[LOCAL_READS];
+    size_t length = run->head->value_length;
+    if (length > sizeof(reads)) length = sizeof(reads);
+    memcpy(reads, run->value, length);
+    run->local->functions->count_reads(run->local->core, reads, length / sizeof(*reads));
+    return local_reply(run, VC_LOCAL_DONE, NULL, NULL, 0);
+}
+
+/* Reply at once: a descriptor cannot wait for its turn. */
+static vc_step local_share(const local_run *run, int fd) {
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } rights = {.head = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+    vc_local_reply reply = {.status = VC_LOCAL_DONE};
+    struct iovec part = {&reply, sizeof(reply)};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &rights,
+                             .msg_controllen = sizeof(rights)};
+    if (run->out->used) return VC_STEP_FLUSH;
+    if (run->local->shared_fd < 0) return local_reply(run, VC_LOCAL_NONE, NULL, NULL, 0);
+    memcpy(CMSG_DATA(&rights.head), &run->local->shared_fd, sizeof(int));
+    if (sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(reply)) return VC_STEP_NEXT;
+    return local_reply(run, VC_LOCAL_NONE, NULL, NULL, 0);
+}
+
 /* Find the request at the beginning of the data. Returns false if it is not whole. */
 static bool local_parse(vc_stream *stream, const char *data, size_t length, size_t *total,
                         vc_local_request *head) {
@@ -150,7 +180,9 @@ static vc_step local_execute(void *executor, vc_stream *stream, char *data, size
     const uint8_t *value = types + head.type_length + head.encoding_length + head.cache_length;
     local_run run = {local, &head, key, types, value, out};
     vc_step step = VC_STEP_CALL;
-    if (!head.operation || !head.key_length) step = VC_STEP_CALL;
+    if (head.operation == VC_LOCAL_READS) step = local_count(&run);
+    else if (head.operation == VC_LOCAL_SHARE) step = local_share(&run, stream->fd);
+    else if (!head.operation || !head.key_length) step = VC_STEP_CALL;
     else if (head.operation <= VC_LOCAL_STAT) step = local_read(&run);
     else if (head.operation <= VC_LOCAL_DELETE) step = local_change(&run);
     if (step == VC_STEP_NEXT) *used = total;

@@ -16,6 +16,8 @@
 
 typedef enum {
     VC_LOCAL_GET = 1, VC_LOCAL_PEEK, VC_LOCAL_STAT, VC_LOCAL_PUT, VC_LOCAL_DELETE,
+    VC_LOCAL_READS,             /* the value is for `vc_core_count_reads` */
+    VC_LOCAL_SHARE,             /* with the reply comes the descriptor of shared.h */
     VC_LOCAL_HOLD = 16,         /* it and those above it are calls */
 } vc_local_operation;
 
@@ -44,6 +46,7 @@ typedef struct {
     vc_core *core;
     const vc_core_functions *functions;
     vc_clock *clock;
+    int shared_fd;              /* -1: there is none */
     vc_reading reading;
     /* By the thread for calls. Returns false if the connection is to be closed. `guest` is the
      * number of the connection. */

@@ -39,6 +39,7 @@ cdef class LocalLoop:
         self.index, self.clock, self.answer, self.gone = index, clock, answer, gone
         self.local.core, self.local.functions = index.core, functions
         self.local.clock, self.local.context = &clock.clock, <void *>self
+        self.local.shared_fd = index.shared_fd
         self.local.answer, self.local.gone = on_local_answer, on_local_gone
         config.loops, config.memory = 1, memory
         config.core, config.functions = index.core, functions

@@ -108,6 +108,7 @@ typedef struct {
 typedef struct {
     /* Set by the connection. */
     const char *remote;         /* the client's address */
+    int fd;                     /* of its socket, for descriptors that are to be sent */
     vc_waited waited;           /* what for, since the call before */
     vc_status status;           /* of DISK; VC_DEFERRED: it waited for too long */
     vc_copy_state hot;          /* of HOT */

@@ -61,8 +61,12 @@ def make_change(store: Store, change: Change, condition: Condition) -> Record | 
         StoreError: As by `Store.put`.
     """
     with store.lock:
-        if condition.kind and not condition.holds(store.stat(change.key)):
-            return False
+        if condition.kind:
+            holds = store.index.holds(change.key, condition, store.clock.now_ms())
+            if holds is None:
+                holds = condition.holds(store.stat(change.key))
+            if not holds:
+                return False
         if change.value is None:
             return store.delete(change.key)
         return store.put_record((change.key, change.value, *change[2:]))
@@ -87,6 +91,7 @@ def facts_of(store: Store) -> dict[str, int]:
     usage, counts = store.usage(volumes=False), store.stats
     return {
         "now_us": store.clock.now_us(),
+        "pid": os.getpid(),
         "keys": usage.keys,
         "live_bytes": usage.live,
         "disk_bytes": store.held_bytes(),

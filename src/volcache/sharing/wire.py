@@ -31,6 +31,8 @@ class Operation(IntEnum):
     STAT = 3  # without the value
     PUT = 4
     DELETE = 5
+    READS = 6  # count the reads in the value
+    SHARE = 7  # let the descriptor of the shared index come with the reply
     HOLD = 16  # let no other one change anything before RELEASE
     RELEASE = 17
     PURGE = 18

@@ -28,6 +28,7 @@ _VOLUME_BYTES_MIN: Final = 2**24
 Index = _native.Index
 Reclaim = _native.Reclaim
 Records = _native.Records
+SharedReader = _native.SharedReader
 Writer = _native.Writer
 read_lines = _native.read_lines
 

@@ -22,6 +22,7 @@ from volcache.embedded import links
 from volcache.embedded.errors import UnknownResultError
 from volcache.embedded.links import Guest, LinkLostError, Owner
 from volcache.sharing.wire import REQUEST, Operation
+from volcache.store.format import Ring
 from volcache_client.errors import ClientUsageError, ValueTooLargeError
 
 PROCESSES: Final = 4
@@ -83,7 +84,10 @@ class Program:
     def kill(self) -> None:
         """Kill the process."""
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 # --- What a guest does ---------------------------------------------------------------
@@ -93,8 +97,6 @@ def test_guest_has_every_method_of_an_owner(tmp_path: Path) -> None:
     """With the same results, which the owner sees."""
     with open_small(tmp_path) as owner, open_small(tmp_path) as guest:
         assert is_guest(guest)
-        assert owner.stat("a") is None
-        assert guest.get("a") is None
         etag = guest.set("a", b"1", ttl=1000, content_type="text/plain")
         found, same = owner.stat("a"), guest.stat("a")
         assert found is not None
@@ -112,7 +114,13 @@ def test_guest_has_every_method_of_an_owner(tmp_path: Path) -> None:
         assert not guest.delete("a", etag)
         assert guest.setdefault("b", b"4") == guest.pop("b") == b"4"
         assert "b" not in owner
+
+
+def test_guest_lists_and_drops_what_an_owner_does(tmp_path: Path) -> None:
+    """Many keys, purges and numbers."""
+    with open_small(tmp_path) as owner, open_small(tmp_path) as guest:
         guest.update({f"c/{number}": b"%d" % number for number in range(100)})
+        guest["a"] = b""
         assert dict(guest.items()) == dict(owner.items())
         assert len(guest) == len(owner) == 101
         guest.purge("c/")
@@ -120,9 +128,8 @@ def test_guest_has_every_method_of_an_owner(tmp_path: Path) -> None:
         guest.sync()
         guest.clear()
         assert list(owner) == []
-        assert guest.stats()._replace(hits=0, misses=0) == owner.stats()._replace(
-            hits=0, misses=0
-        )
+        ours, theirs = owner.stats(), guest.stats()
+        assert theirs._replace(hits=0, misses=0) == ours._replace(hits=0, misses=0)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 70_000, 900_000])
@@ -275,6 +282,46 @@ def test_others_go_on_after_the_owner_was_killed(tmp_path: Path) -> None:
     assert programs[1].does("cache.get('a')") == "b'2'"
     assert programs[1].does("round(cache.ttl('a'), -2)") == "1000.0"
     programs[1].kill()
+
+
+@pytest.mark.slow
+def test_guest_reads_while_the_owner_is_stopped(tmp_path: Path) -> None:
+    """By itself, from the index that is shared; also what is new, large, or not there."""
+    owner = Program(tmp_path)
+    with open_small(tmp_path) as guest:
+        guest["a"] = b"1"
+        guest.set("b", bytes(100_000), ttl=1000)
+        guest["gone"] = b""
+        del guest["gone"]
+        owner.process.send_signal(signal.SIGSTOP)
+        assert guest["a"] == b"1"
+        assert guest["b"] == bytes(100_000)
+        assert guest.stat("b") is not None
+        assert "gone" not in guest
+        assert guest.get("c") is None
+        owner.process.send_signal(signal.SIGCONT)
+        guest.purge("a")
+        assert guest.get("a") is None  # The owner says so.
+        assert guest["b"] == bytes(100_000)
+        guest["a"] = b"2"
+        assert guest["a"] == b"2"
+    owner.kill()
+
+
+@pytest.mark.slow
+def test_reads_of_a_guest_reach_the_eviction_policy_of_the_owner(
+    tmp_path: Path,
+) -> None:
+    """Some at a time; here those of a key that was not there."""
+    with open_small(tmp_path) as owner:
+        index = owner_of(owner).store.index
+        assert index.ring_for(b"missed") is Ring.MAIN
+        guest = Program(tmp_path)
+        assert guest.does("[cache.get('missed') for _ in range(1000)].count(None)") == (
+            "1000"
+        )
+        assert index.ring_for(b"missed") is Ring.PROBATION
+        guest.kill()
 
 
 @pytest.mark.slow
@@ -480,8 +527,7 @@ def test_killed_owner_leaves_no_connection_in_its_children(tmp_path: Path) -> No
         child = int(
             program.does("__import__('os').fork() or __import__('time').sleep(60)")
         )
-        program.process.send_signal(signal.SIGKILL)
+        program.kill()
         assert guest["a"] == b"1"
         assert not is_guest(guest)
         os.kill(child, signal.SIGKILL)
-    program.kill()

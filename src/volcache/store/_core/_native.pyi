@@ -378,6 +378,15 @@ class Index:
             OSError: As by `put`; and the others.
         """
 
+    def holds(
+        self, key: bytes, condition: tuple[int, int, int], now_ms: int
+    ) -> bool | None:
+        """Return whether a condition holds, as in `change`; None: that is not known."""
+
+    @property
+    def shared_fd(self) -> int:
+        """The descriptor of what guests map; -1: there is none."""
+
     def hold(self, *, is_held: bool) -> None:
         """Let nothing be put or deleted without a volume as long as it is held."""
 
@@ -431,6 +440,49 @@ class WriteLock:
 
     def lend(self, to: int = 0) -> int:
         """Let this thread have it, or the one that had it before; see `vc_core_lend`."""
+
+class SharedReader:
+    """
+    What the owner of a store shares with this process, see shared.h.
+
+    Attributes:
+        is_full: Whether the list of reads is full: `take` is to be called before the next.
+    """
+
+    is_full: bool
+
+    def __init__(self, clock: Clock, fd: int, folder: str) -> None:
+        """
+        Map it.
+
+        Args:
+            clock: That of the owner, or not behind it.
+            fd: What `Index.shared_fd` is in the owner; is closed at the end.
+            folder: Of the data files.
+
+        Raises:
+            OSError: The folder cannot be used.
+            MemoryError: It cannot be mapped.
+        """
+
+    def read(
+        self, key: bytes, is_head: bool, counts: bool
+    ) -> RecordFields | bool | None:
+        """
+        Read a record; for one thread at a time until it waits for the disk.
+
+        Args:
+            key: Of it.
+            is_head: Leave its value empty.
+            counts: Note it as a read, for the eviction policy.
+
+        Returns:
+            Its fields; None: there is none. False: the owner is to be asked. True: the
+            owner has the store no more.
+        """
+
+    def take(self) -> bytes:
+        """Return the list of reads, which is empty then; see `vc_core_count_reads`."""
 
 class Writer:
     """

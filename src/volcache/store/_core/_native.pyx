@@ -260,6 +260,10 @@ cdef class Index:
     def lock(self):
         return WriteLock(self)
 
+    @property
+    def shared_fd(self):
+        return vc_core_shared_fd(self.core)
+
     cdef uint64_t fingerprint(self, bytes key) noexcept:
         return vc_core_fingerprint(self.core, data_of(key), PyBytes_GET_SIZE(key))
 
@@ -500,6 +504,14 @@ cdef class Index:
             return bool(is_done)
         return fields_put(&put.record, value, content_type, content_encoding, cache_control)
 
+    def holds(self, bytes key not None, condition, uint64_t now_ms):
+        cdef vc_condition what
+        cdef c_bool holds = False
+        what.kind, what.stored_us, what.expires_ms = condition
+        if vc_core_holds(self.core, data_of(key), len(key), &what, now_ms, &holds) != VC_OK:
+            return None
+        return bool(holds)
+
     def put_together(self, list records not None):
         cdef vc_put puts[16]
         cdef vc_put *pointers[16]
@@ -719,6 +731,8 @@ cdef tuple fields_of(bytes value, const vc_record *r):
         r.size, r.length, r.checksum, "DISK",
     )
 
+
+include "guest.pxi"
 
 # --- Appending ------------------------------------------------------------------------
 

@@ -127,8 +127,9 @@ vc_core *vc_core_new(const vc_calls *calls, const uint8_t hash_key[16], uint64_t
     pthread_mutex_init(&core->mutex, NULL);
     core->calls = *calls;
     core->volume_bytes = volume_bytes;
-    core->index = vc_index_new(hash_key, volume_bytes, volumes, expected);
     for (core->slots = 2; core->slots < 2 * volumes;) core->slots *= 2;
+    core->shared = vc_shared_new(volume_bytes, volumes, core->slots, &core->shared_fd);
+    core->index = vc_index_new(hash_key, volume_bytes, volumes, expected, core->shared);
     core->places = calloc(core->slots, sizeof *core->places);
     if (!core->index || !core->places) {
         vc_core_free(core);
@@ -143,6 +144,7 @@ void vc_core_close(vc_core *core) {
     vc_core_release(core);
     pthread_mutex_lock(&core->mutex);
     core->is_closed = true;
+    if (core->shared) atomic_store(&core->shared->is_closed, 1);
     pthread_mutex_unlock(&core->mutex);
     while (atomic_load(&core->readers)) sched_yield();
 }
@@ -151,6 +153,7 @@ void vc_core_free(vc_core *core) {
     if (!core) return;
     join(core);
     if (core->index) vc_index_free(core->index);
+    vc_shared_free(core->shared, core->shared_fd);
     for (uint32_t slot = 0; core->places && slot < core->slots; slot++)
         free(core->places[slot].segments);
     free(core->places);
@@ -206,6 +209,22 @@ uint32_t vc_core_add_volume(vc_core *core, uint64_t seq) {
     return slot;
 }
 
+/* Let guests know where a slot is; without segments, it is nowhere. */
+static void publish_slot(vc_core *core, uint32_t slot) {
+    const vc_place *at = &core->places[slot];
+    if (!core->shared) return;
+    vc_shared_slot *to = &vc_shared_slots(core->shared)[slot];
+    vc_shared_begin(&core->shared->slot_sequence);
+    to->volume = at->volume;
+    to->count = !at->segments ? 0 : at->count > VC_SHARED_SALTS ? VC_SHARED_SALTS + 1
+                                                                : (uint16_t)at->count;
+    for (size_t i = 0; i < to->count && to->count <= VC_SHARED_SALTS; i++) {
+        to->segments[i].start = at->segments[i].start;
+        to->segments[i].salt = at->segments[i].salt;
+    }
+    vc_shared_end(&core->shared->slot_sequence);
+}
+
 bool vc_core_bind(vc_core *core, uint32_t slot, int fd, uint16_t volume,
                   const vc_segment *segments, size_t count) {
     vc_segment *copy = malloc(count * sizeof *copy);
@@ -218,6 +237,7 @@ bool vc_core_bind(vc_core *core, uint32_t slot, int fd, uint16_t volume,
     at->count = count;
     at->fd = fd;
     at->volume = volume;
+    publish_slot(core, slot);
     vc_core_unlock(core);
     free(before);
     return true;
@@ -228,6 +248,7 @@ vc_live vc_core_reclaim(vc_core *core, uint32_t slot) {
     vc_live lost = vc_index_reclaim(core->index, slot);
     free(core->places[slot].segments);
     core->places[slot].segments = NULL;
+    publish_slot(core, slot);
     vc_core_unlock(core);
     return lost;
 }
@@ -334,6 +355,20 @@ bool vc_core_hit(vc_core *core, const uint8_t *key, size_t length, uint64_t stor
     return entry.is_raised;
 }
 
+void vc_core_count_reads(vc_core *core, const uint64_t *reads, size_t count) {
+    vc_entry entry;
+    vc_core_lock(core);
+    for (size_t i = 0; core->has_policy && i < count; i++) {
+        if (reads[i] & VC_GUEST_MISS) vc_ghost_add(&core->missed, reads[i] & ~VC_GUEST_MISS);
+        else (void)count_read(core, reads[i], UINT64_MAX, &entry);
+    }
+    vc_core_unlock(core);
+}
+
+int vc_core_shared_fd(const vc_core *core) {
+    return core->shared && vc_index_is_shared(core->index) ? core->shared_fd : -1;
+}
+
 void vc_core_set_older(vc_core *core, uint64_t us) { atomic_store(&core->older_us, us); }
 
 void vc_core_size_ghost(vc_core *core, uint64_t keys) {
@@ -362,10 +397,16 @@ bool vc_core_reserve_purge(vc_core *core, const uint8_t *prefix, size_t length) 
     return vc_purges_reserve(core->purges, prefix, length);
 }
 
+static void publish_purges(vc_core *core) {
+    uint64_t us = vc_purges_newest_us(core->purges);
+    atomic_store(&core->purged_us, us);
+    if (core->shared) atomic_store(&core->shared->purged_us, us);
+}
+
 void vc_core_add_purge(vc_core *core, uint64_t us, uint64_t seq) {
     vc_core_lock(core);
     vc_purges_commit(core->purges, us, seq);
-    atomic_store(&core->purged_us, vc_purges_newest_us(core->purges));
+    publish_purges(core);
     vc_core_unlock(core);
 }
 
@@ -374,8 +415,9 @@ void vc_core_drop_purges(vc_core *core, uint64_t seq) {
     vc_core_lock(core);
     /* First: a read that finds no purge finds out that one was dropped. */
     atomic_fetch_add(&core->purge_drops, 1);
+    if (core->shared) atomic_fetch_add(&core->shared->purge_drops, 1);
     vc_purges_drop(core->purges, seq);
-    atomic_store(&core->purged_us, vc_purges_newest_us(core->purges));
+    publish_purges(core);
     vc_core_unlock(core);
 }
 
@@ -489,13 +531,13 @@ static vc_status check_record(vc_core *core, const uint8_t *key, size_t key_leng
 }
 
 static bool look_up(vc_core *core, const uint8_t *key, size_t length, bool is_read,
-                    uint64_t size_max, vc_lookup *found) {
+                    uint64_t size_max, bool takes_tombstone, vc_lookup *found) {
     uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
     vc_entry entry;
     vc_core_lock(core);
     bool is_found = is_read ? count_read(core, fingerprint, size_max, &entry)
                             : vc_index_find(core->index, fingerprint, &entry);
-    is_found = is_found && !core->is_closed && !entry.is_tombstone &&
+    is_found = is_found && !core->is_closed && (takes_tombstone || !entry.is_tombstone) &&
                core->places[entry.slot].segments;
     if (is_found) {
         const vc_place *at = &core->places[entry.slot];
@@ -519,7 +561,7 @@ static bool look_up(vc_core *core, const uint8_t *key, size_t length, bool is_re
 
 bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, uint64_t size_max,
                     vc_lookup *found) {
-    return look_up(core, key, length, true, size_max, found);
+    return look_up(core, key, length, true, size_max, false, found);
 }
 
 void vc_core_prefetch(vc_core *core, const struct iovec *keys, size_t count) {
@@ -531,7 +573,7 @@ void vc_core_prefetch(vc_core *core, const struct iovec *keys, size_t count) {
 }
 
 bool vc_core_peek(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found) {
-    return look_up(core, key, length, false, 0, found);
+    return look_up(core, key, length, false, 0, false, found);
 }
 
 bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool counts,
@@ -1036,7 +1078,7 @@ static vc_status read_header(vc_core *core, const vc_lookup *at, size_t key_leng
         status = vc_record_decode(head, (size_t)got, at->salt, at->volume, at->offset, record);
         length = record->prefix;
     }
-    return status == VC_OK && record->kind ? VC_DAMAGED : status;
+    return status;
 }
 
 /* Find out whether a key has a value. VC_OTHER_KEY: no tombstone is needed. Two keys with one
@@ -1057,7 +1099,7 @@ static vc_status find_deleted(vc_core *core, const vc_put *put, uint64_t now_ms,
     }
     vc_status status = read_header(core, &at, length, has_ring, head, &record);
     vc_core_end_read(core);
-    if (status != VC_OK) return has_ring ? VC_OK : VC_DEFERRED;
+    if (status != VC_OK || record.kind) return has_ring ? VC_OK : VC_DEFERRED;
     if (record.key_length != length || memcmp(record.key, put->key, length)) {
         *existed = false;
         return VC_OTHER_KEY;
@@ -1081,22 +1123,27 @@ vc_status vc_core_delete(vc_core *core, vc_put *put, uint64_t now_ms, bool *exis
     return status == VC_OTHER_KEY ? VC_OK : status;
 }
 
-/* Find out whether a condition holds; with the write lock. */
-static vc_status check_condition(vc_core *core, const vc_put *put, const vc_condition *condition,
-                                 uint64_t now_ms, bool *holds) {
+/* Look up the last record of a key, also a tombstone. Returns as `vc_core_peek`. */
+static bool peek_last(vc_core *core, const uint8_t *key, size_t length, vc_lookup *at) {
+    return look_up(core, key, length, false, 0, true, at);
+}
+
+vc_status vc_core_holds(vc_core *core, const uint8_t *key, size_t length,
+                        const vc_condition *condition, uint64_t now_ms, bool *holds) {
     uint8_t head[VC_PREFIX_BYTES_MAX];
-    size_t length = put->record.key_length;
     vc_lookup at;
     vc_record record = {0};
-    bool is_there = vc_core_peek(core, put->key, length, &at);
-    if (is_there) {
-        vc_status status = read_header(core, &at, length, false, head, &record);
+    vc_status status = VC_OTHER_KEY;
+    if (peek_last(core, key, length, &at)) {
+        status = read_header(core, &at, length, false, head, &record);
         vc_core_end_read(core);
         if (status != VC_OK) return VC_DEFERRED;
-        is_there = record.key_length == length && !memcmp(record.key, put->key, length) &&
-                   !(record.expires_ms && record.expires_ms <= now_ms) &&
-                   !vc_core_is_purged(core, put->key, length, record.stored_us);
     }
+    bool is_last = status == VC_OK && record.key_length == length &&
+                   !memcmp(record.key, key, length);
+    bool is_there = is_last && !record.kind &&
+                    !(record.expires_ms && record.expires_ms <= now_ms) &&
+                    !vc_core_is_purged(core, key, length, record.stored_us);
     bool is_same = is_there && record.stored_us == condition->stored_us &&
                    (condition->expires_ms == UINT64_MAX ||
                     record.expires_ms == condition->expires_ms);
@@ -1105,7 +1152,7 @@ static vc_status check_condition(vc_core *core, const vc_put *put, const vc_cond
         [VC_IF_ABSENT] = !is_there,
         [VC_IF_PRESENT] = is_there,
         [VC_IF_SAME] = is_same,
-        [VC_IF_OLDER] = !is_there || record.stored_us <= condition->stored_us,
+        [VC_IF_OLDER] = !is_last || record.stored_us <= condition->stored_us,
     };
     *holds = ANSWERS[condition->kind];
     return VC_OK;
@@ -1118,7 +1165,8 @@ vc_status vc_core_change(vc_core *core, vc_put *put, const vc_condition *conditi
     put->ring = VC_RING_UNKNOWN;
     put->started_ns = 0;
     if (!vc_core_try_acquire(core, VC_LOCK_WAIT_NS)) return VC_DEFERRED;
-    if (condition->kind) status = check_condition(core, put, condition, now_ms, is_done);
+    if (condition->kind)
+        status = vc_core_holds(core, put->key, put->record.key_length, condition, now_ms, is_done);
     if (status == VC_OK && *is_done)
         status = put->record.kind ? vc_core_delete(core, put, now_ms, is_done)
                                   : vc_core_put(core, put);

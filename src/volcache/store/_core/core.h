@@ -116,6 +116,10 @@ void vc_core_miss(vc_core *core, const uint8_t *key, size_t length);
 /* Count a hit of a key that was read from elsewhere; return whether it had fewer than 3. See
  * `vc_core_set_older` for `stored_us`. */
 bool vc_core_hit(vc_core *core, const uint8_t *key, size_t length, uint64_t stored_us);
+/* Count reads of guests, see shared.h: fingerprints, with VC_GUEST_MISS those that were not there. */
+void vc_core_count_reads(vc_core *core, const uint64_t *reads, size_t count);
+/* The descriptor of what guests map, see shared.h; -1: nothing is shared. */
+int vc_core_shared_fd(const vc_core *core);
 /* Count hits of records that were stored before `us`, unless they had 3: once they are copied
  * they have fewer, so the hits of a record that is read all the time are counted about once
  * per turn of the ring. As often a single ring would have missed it. */
@@ -329,13 +333,16 @@ typedef enum {
     VC_IF_ABSENT,
     VC_IF_PRESENT,
     VC_IF_SAME,     /* stored at `stored_us`, with this `expires_ms` unless that is UINT64_MAX */
-    VC_IF_OLDER,    /* absent, or stored at `stored_us` or before */
+    VC_IF_OLDER,    /* it was stored, or deleted, at `stored_us` or before; or never */
 } vc_if;
 typedef struct {
     vc_if kind;
     uint64_t stored_us, expires_ms;
 } vc_condition;
 
+/* Find out whether one holds at `now_ms`; VC_DEFERRED: that is not known without the disk. */
+vc_status vc_core_holds(vc_core *core, const uint8_t *key, size_t length,
+                        const vc_condition *condition, uint64_t now_ms, bool *holds);
 /* A plain put, or with record.kind a plain deletion, if a condition holds at `now_ms`; decision and
  * change are one step. `is_done`: whether it held, and, for a deletion, there was a value.
  * Otherwise as `vc_core_put` and `vc_core_delete`; VC_DEFERRED: also if that is not known without

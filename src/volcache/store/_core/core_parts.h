@@ -7,6 +7,8 @@
 
 #include "core.h"
 #include "ghost.h"
+#include "guest.h"
+#include "shared.h"
 
 typedef struct {
     uint64_t seq;
@@ -33,6 +35,8 @@ struct vc_core {
     pthread_mutex_t mutex;
     vc_calls calls;
     vc_index *index;
+    vc_shared *shared;      /* with the index in it; NULL: it is not shared */
+    int shared_fd;
     uint64_t volume_bytes;
     vc_place *places;       /* by slot */
     uint32_t slots;

@@ -17,4 +17,5 @@ const vc_core_functions vc_functions = {
     .put_together = vc_core_put_together,
     .delete = vc_core_delete,
     .change = vc_core_change,
+    .count_reads = vc_core_count_reads,
 };

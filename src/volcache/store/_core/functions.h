@@ -7,7 +7,7 @@
 
 /* The name of the capsule. Its number changes with the table, and with every struct that the two
  * extensions share. */
-#define VC_FUNCTIONS_NAME "volcache.store._core._native.functions 10"
+#define VC_FUNCTIONS_NAME "volcache.store._core._native.functions 11"
 
 typedef struct {
     __typeof__(vc_core_try_acquire) *try_acquire;
@@ -26,6 +26,7 @@ typedef struct {
     __typeof__(vc_core_put_together) *put_together;
     __typeof__(vc_core_delete) *delete;
     __typeof__(vc_core_change) *change;
+    __typeof__(vc_core_count_reads) *count_reads;
 } vc_core_functions;
 
 extern const vc_core_functions vc_functions;

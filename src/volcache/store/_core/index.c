@@ -14,11 +14,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "index_parts.h"
+#include "shared.h"
 #include "siphash.h"
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 enum {
     SEGMENTS = 1 << VC_SEGMENT_BITS,
@@ -32,19 +30,11 @@ enum {
 };
 
 /* Parts of a word and of the flags. */
-#define POSITION_MASK (((uint64_t)1 << 48) - 1)
 #define TYPES_MASK ((uint64_t)15 << 60)
 #define HITS_MASK(k) (3u << (2 * (k)))
-#define TOMBSTONE_MASK(k) (1u << (10 + (k)))
-#define OVERFLOW_ONE (1u << 24)
 #define OVERFLOW_MAX (255u << 24)
 
-typedef struct {
-    uint32_t tag[VC_BUCKET_ENTRIES];
-    uint32_t flags;
-    uint64_t word[VC_BUCKET_ENTRIES];
-} bucket;
-_Static_assert(sizeof(bucket) == 64, "a bucket is a cache line");
+typedef vc_bucket bucket;
 
 typedef struct {
     bucket *base;
@@ -80,6 +70,7 @@ struct vc_index {
     group groups[GROUPS];
     uint8_t hash_key[16];
     size_t page_bytes;
+    vc_shared *shared;      /* has the groups; NULL: each is a mapping of its own */
 
     unsigned offset_bits;
     uint32_t volumes, slots;
@@ -124,6 +115,8 @@ static unsigned size_class(uint64_t size) {
     return ((shift + 1) << 3 | (unsigned)((size - 1) >> shift & 7)) + 1;
 }
 
+uint64_t vc_size_max(uint64_t word) { return class_max(word >> 48 & 255); }
+
 static uint64_t class_middle(unsigned class) {
     return class == 0 ? 0 : (class_max(class - 1) + 1 + class_max(class)) / 2;
 }
@@ -133,7 +126,7 @@ uint64_t vc_size_middle(uint64_t size) {
 }
 
 static inline uint32_t word_slot(const vc_index *index, uint64_t word) {
-    return (uint32_t)((word & POSITION_MASK) >> index->offset_bits);
+    return (uint32_t)((word & VC_POSITION_MASK) >> index->offset_bits);
 }
 
 static inline unsigned word_class(uint64_t word) {
@@ -198,59 +191,31 @@ static inline uint64_t tag_of(uint64_t fingerprint) {
     return fingerprint & (((uint64_t)1 << VC_TAG_BITS) - 1);
 }
 
-static inline uint64_t full_tag(uint64_t word, uint32_t tag) {
-    return (word >> 56 & 15) << 32 | tag;
-}
-
-/* It rises with the tag, so growing a segment reads and writes it mostly in order. */
 static inline bucket *first_bucket(const segment *seg, uint64_t tag) {
-    return seg->base + ((tag >> 4) * seg->buckets >> 32);
+    return seg->base + vc_first_bucket(tag, seg->buckets);
 }
 
-/* Another one than the first, unless there is only one. */
 static inline bucket *second_bucket(const segment *seg, uint64_t tag, const bucket *first) {
-    uint64_t mixed = tag * 0x9E3779B97F4A7C15 >> 32;
-    uint32_t i = (uint32_t)(mixed * seg->buckets >> 32);
-    if (seg->base + i == first) i = i + 1 < seg->buckets ? i + 1 : 0;
-    return seg->base + i;
-}
-
-/* Returns the entry's number in the bucket, or -1. */
-static inline int match(const bucket *b, uint64_t tag) {
-    uint32_t low = (uint32_t)tag;
-#if defined(__SSE2__)
-    __m128i equal = _mm_cmpeq_epi32(_mm_load_si128((const __m128i *)b->tag),
-                                    _mm_set1_epi32((int)low));
-    unsigned mask = (unsigned)_mm_movemask_ps(_mm_castsi128_ps(equal));
-    mask |= (unsigned)(b->tag[4] == low) << 4;
-#else
-    unsigned mask = 0;
-    for (int k = 0; k < VC_BUCKET_ENTRIES; k++) mask |= (unsigned)(b->tag[k] == low) << k;
-#endif
-    for (; mask != 0; mask &= mask - 1) {
-        int k = __builtin_ctz(mask);
-        if (b->word[k] != 0 && full_tag(b->word[k], low) == tag) return k;
-    }
-    return -1;
+    return seg->base + vc_second_bucket(tag, seg->buckets, (uint32_t)(first - seg->base));
 }
 
 /* Find an entry, live or stale: returns its bucket and sets its number in it, or NULL. */
 static inline bucket *find_entry(const segment *seg, uint64_t tag, int *k) {
     bucket *b = first_bucket(seg, tag);
-    *k = match(b, tag);
+    *k = vc_bucket_match(b, tag);
     if (*k >= 0) return b;
-    if (b->flags < OVERFLOW_ONE) return NULL;
+    if (b->flags < VC_OVERFLOW_ONE) return NULL;
     b = second_bucket(seg, tag, b);
-    *k = match(b, tag);
+    *k = vc_bucket_match(b, tag);
     return *k >= 0 ? b : NULL;
 }
 
 static void put(segment *seg, bucket *b, int k, loose_entry e) {
-    bucket *first = first_bucket(seg, full_tag(e.word, e.tag));
-    if (first != b && first->flags < OVERFLOW_MAX) first->flags += OVERFLOW_ONE;
+    bucket *first = first_bucket(seg, vc_full_tag(e.word, e.tag));
+    if (first != b && first->flags < OVERFLOW_MAX) first->flags += VC_OVERFLOW_ONE;
     b->tag[k] = e.tag;
     b->word[k] = e.word;
-    b->flags |= e.hits << (2 * k) | (e.is_tombstone ? TOMBSTONE_MASK(k) : 0);
+    b->flags |= e.hits << (2 * k) | (e.is_tombstone ? VC_TOMBSTONE_MASK(k) : 0);
     seg->used++;
 }
 
@@ -259,18 +224,18 @@ static loose_entry read_entry(const bucket *b, int k) {
         .word = b->word[k],
         .tag = b->tag[k],
         .hits = b->flags >> (2 * k) & 3,
-        .is_tombstone = (b->flags & TOMBSTONE_MASK(k)) != 0,
+        .is_tombstone = (b->flags & VC_TOMBSTONE_MASK(k)) != 0,
     };
 }
 
 static loose_entry take(segment *seg, bucket *b, int k) {
     loose_entry e = read_entry(b, k);
-    bucket *first = first_bucket(seg, full_tag(e.word, e.tag));
+    bucket *first = first_bucket(seg, vc_full_tag(e.word, e.tag));
     /* A count of 255 may stand for more, so it is never lowered. */
-    if (first != b && first->flags < OVERFLOW_MAX) first->flags -= OVERFLOW_ONE;
+    if (first != b && first->flags < OVERFLOW_MAX) first->flags -= VC_OVERFLOW_ONE;
     b->tag[k] = 0;
     b->word[k] = 0;
-    b->flags &= ~(HITS_MASK(k) | TOMBSTONE_MASK(k));
+    b->flags &= ~(HITS_MASK(k) | VC_TOMBSTONE_MASK(k));
     seg->used--;
     return e;
 }
@@ -306,7 +271,7 @@ static int find_or_make_room(vc_index *index, segment *seg, bucket *b) {
  * number, which is empty now, or -1. */
 static int move_one(segment *seg, bucket *from) {
     for (int k = 0; k < VC_BUCKET_ENTRIES; k++) {
-        uint64_t tag = full_tag(from->word[k], from->tag[k]);
+        uint64_t tag = vc_full_tag(from->word[k], from->tag[k]);
         bucket *first = first_bucket(seg, tag);
         bucket *to = first == from ? second_bucket(seg, tag, first) : first;
         int room = find_room(to);
@@ -322,7 +287,7 @@ static int move_one(segment *seg, bucket *from) {
  * not always the one that came, is left over: it is in `*e`, and false is returned. */
 static bool place(vc_index *index, segment *seg, loose_entry *e) {
     for (uint32_t moves = 0; moves < MOVES_MAX; moves++) {
-        uint64_t tag = full_tag(e->word, e->tag);
+        uint64_t tag = vc_full_tag(e->word, e->tag);
         bucket *first = first_bucket(seg, tag), *second = second_bucket(seg, tag, first);
         bucket *b = first;
         int k = find_or_make_room(index, seg, b);
@@ -368,10 +333,14 @@ static size_t whole_pages(const vc_index *index, uint64_t buckets) {
 /* Let the segments of a group begin where they have to by their sizes. */
 static void set_bases(vc_index *index, uint32_t group_number) {
     bucket *base = index->groups[group_number].base;
-    segment *segs = &index->segments[group_number * VC_GROUP_SEGMENTS];
-    for (int i = 0; i < VC_GROUP_SEGMENTS; i++) {
-        segs[i].base = base;
-        base += segs[i].buckets;
+    uint32_t first = group_number * VC_GROUP_SEGMENTS;
+    for (uint32_t i = first; i < first + VC_GROUP_SEGMENTS; i++) {
+        index->segments[i].base = base;
+        base += index->segments[i].buckets;
+        if (!index->shared) continue;
+        index->shared->segments[i].first =
+            (uint32_t)(index->segments[i].base - index->groups[group_number].base);
+        index->shared->segments[i].buckets = index->segments[i].buckets;
     }
 }
 
@@ -386,6 +355,7 @@ static bool resize(vc_index *index, segment *seg, uint32_t buckets) {
     uint32_t added = buckets - seg->buckets;
     size_t bytes = whole_pages(index, total + added);
     if (bytes > g->bytes) {
+        if (index->shared) return false; /* The window is full. */
         void *base = mremap(g->base, g->bytes, bytes, MREMAP_MAYMOVE);
         if (base == MAP_FAILED) return false;
         index->bytes += bytes - g->bytes;
@@ -471,10 +441,16 @@ static bool map_groups(vc_index *index, uint64_t expected) {
     if (expected > (uint64_t)1 << 40) return false;
     uint32_t buckets = (uint32_t)first_size(expected);
     size_t bytes = whole_pages(index, (uint64_t)buckets * VC_GROUP_SEGMENTS);
-    /* One mapping; a group that grows leaves it. */
-    char *base = map_pages(GROUPS * bytes);
-    if (base == NULL) return false;
-    index->bytes = GROUPS * bytes;
+    char *base;
+    if (index->shared && bytes <= index->shared->window_bytes) {
+        bytes = index->shared->window_bytes;
+        base = vc_shared_group(index->shared, 0);
+    } else { /* One mapping; a group that grows leaves it. */
+        index->shared = NULL;
+        base = map_pages(GROUPS * bytes);
+        if (base == NULL) return false;
+        index->bytes = GROUPS * bytes;
+    }
     for (uint32_t i = 0; i < SEGMENTS; i++) index->segments[i].buckets = buckets;
     for (uint32_t i = 0; i < GROUPS; i++) {
         index->groups[i] = (group){(bucket *)(void *)(base + i * bytes), bytes};
@@ -484,7 +460,7 @@ static bool map_groups(vc_index *index, uint64_t expected) {
 }
 
 vc_index *vc_index_new(const uint8_t hash_key[16], uint64_t volume_bytes, uint32_t volumes,
-                       uint64_t expected) {
+                       uint64_t expected, vc_shared *shared) {
     unsigned offset_bits = bits_for(volume_bytes), slot_bits = bits_for(volumes) + 1;
     if (volumes < 1 || volumes > 65536 || offset_bits < 24 || offset_bits > 40 ||
         offset_bits + slot_bits > 48)
@@ -494,6 +470,7 @@ vc_index *vc_index_new(const uint8_t hash_key[16], uint64_t volume_bytes, uint32
     memcpy(index->hash_key, hash_key, sizeof index->hash_key);
     index->page_bytes = (size_t)sysconf(_SC_PAGESIZE);
     index->offset_bits = offset_bits;
+    index->shared = shared;
     index->volumes = volumes;
     index->slots = (uint32_t)1 << slot_bits;
     index->slot_state = calloc(index->slots, sizeof *index->slot_state);
@@ -503,13 +480,27 @@ vc_index *vc_index_new(const uint8_t hash_key[16], uint64_t volume_bytes, uint32
         vc_index_free(index);
         return NULL;
     }
+    if (index->shared) {
+        memcpy(index->shared->hash_key, hash_key, sizeof index->hash_key);
+        index->shared->offset_bits = offset_bits;
+    }
     return index;
+}
+
+bool vc_index_is_shared(const vc_index *index) { return index->shared; }
+
+/* Before and after changes of a group. */
+static void begin_change(const vc_index *index, uint32_t segment_at) {
+    if (index->shared) vc_shared_begin(&index->shared->sequences[segment_at / VC_GROUP_SEGMENTS]);
+}
+static void end_change(const vc_index *index, uint32_t segment_at) {
+    if (index->shared) vc_shared_end(&index->shared->sequences[segment_at / VC_GROUP_SEGMENTS]);
 }
 
 void vc_index_free(vc_index *index) {
     if (index == NULL) return;
     const group *g = index->groups, *end = g + GROUPS;
-    while (g < end) { /* Adjacent ones together. */
+    while (!index->shared && g < end) { /* Adjacent ones together. */
         char *base = (char *)g->base;
         size_t bytes = g->bytes;
         while (++g < end && (char *)g->base == base + bytes) bytes += g->bytes;
@@ -561,7 +552,7 @@ bool vc_index_is_stale(const vc_index *index, uint64_t fingerprint) {
     int k;
     const segment *seg = segment_of((vc_index *)index, fingerprint);
     const bucket *b = find_entry(seg, tag_of(fingerprint), &k);
-    return b != NULL && !is_live(index, b->word[k]) && !(b->flags & TOMBSTONE_MASK(k));
+    return b != NULL && !is_live(index, b->word[k]) && !(b->flags & VC_TOMBSTONE_MASK(k));
 }
 
 static bool is_old_enough(const vc_index *index, uint64_t word) {
@@ -583,8 +574,8 @@ bool vc_index_hit(vc_index *index, uint64_t fingerprint, vc_entry *found) {
     return true;
 }
 
-bool vc_index_set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                  uint64_t size, int types, bool is_tombstone) {
+static bool set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint64_t offset,
+                uint64_t size, int types, bool is_tombstone) {
     assert(slot < index->slots && index->slot_state[slot] == SLOT_LIVE);
     assert(offset > 0 && offset >> index->offset_bits == 0 && size > 0);
     segment *seg = segment_of(index, fingerprint);
@@ -617,6 +608,15 @@ bool vc_index_set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint64_t
     return index->displaced == displaced;
 }
 
+bool vc_index_set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint64_t offset,
+                  uint64_t size, int types, bool is_tombstone) {
+    uint32_t segment_at = segment_number(fingerprint);
+    begin_change(index, segment_at);
+    bool is_kept = set(index, fingerprint, slot, offset, size, types, is_tombstone);
+    end_change(index, segment_at);
+    return is_kept;
+}
+
 bool vc_index_is_same(uint64_t word, uint64_t other) {
     return ((word ^ other) & ~TYPES_MASK) == 0;
 }
@@ -627,12 +627,14 @@ static bucket *find_same(const vc_index *index, uint64_t fingerprint, uint64_t w
     return b != NULL && vc_index_is_same(b->word[*k], word) ? b : NULL;
 }
 
-static void replace_entry(vc_index *index, bucket *b, int k, loose_entry e) {
+static void replace_entry(vc_index *index, uint64_t fingerprint, bucket *b, int k, loose_entry e) {
     loose_entry before = read_entry(b, k);
+    begin_change(index, segment_number(fingerprint));
     discount_entry(index, before.word, before.is_tombstone);
     b->word[k] = e.word;
-    b->flags &= ~(HITS_MASK(k) | TOMBSTONE_MASK(k));
-    b->flags |= e.hits << (2 * k) | (e.is_tombstone ? TOMBSTONE_MASK(k) : 0);
+    b->flags &= ~(HITS_MASK(k) | VC_TOMBSTONE_MASK(k));
+    b->flags |= e.hits << (2 * k) | (e.is_tombstone ? VC_TOMBSTONE_MASK(k) : 0);
+    end_change(index, segment_number(fingerprint));
     count_entry(index, e.word, e.is_tombstone);
 }
 
@@ -640,7 +642,7 @@ bool vc_index_bury(vc_index *index, uint64_t fingerprint, uint64_t word) {
     int k;
     bucket *b = find_same(index, fingerprint, word, &k);
     if (b == NULL) return false;
-    replace_entry(index, b, k, (loose_entry){.word = b->word[k], .is_tombstone = true});
+    replace_entry(index, fingerprint, b, k, (loose_entry){.word = b->word[k], .is_tombstone = true});
     return true;
 }
 
@@ -652,8 +654,8 @@ bool vc_index_move(vc_index *index, uint64_t fingerprint, uint64_t word, uint32_
     bucket *b = find_same(index, fingerprint, word, &k);
     if (b == NULL) return false;
     uint64_t position = (uint64_t)slot << index->offset_bits | offset;
-    loose_entry e = {.word = (b->word[k] & ~POSITION_MASK) | position, .hits = hits};
-    replace_entry(index, b, k, e);
+    loose_entry e = {.word = (b->word[k] & ~VC_POSITION_MASK) | position, .hits = hits};
+    replace_entry(index, fingerprint, b, k, e);
     return true;
 }
 
@@ -741,16 +743,16 @@ void vc_index_visit(const vc_index *index, uint32_t segment_at, uint32_t slot,
                     void (*visit)(void *context, uint64_t fingerprint, const vc_entry *entry),
                     void *context) {
     const segment *seg = &index->segments[segment_at];
-    uint64_t slot_mask = POSITION_MASK & ~(((uint64_t)1 << index->offset_bits) - 1);
+    uint64_t slot_mask = VC_POSITION_MASK & ~(((uint64_t)1 << index->offset_bits) - 1);
     uint64_t slot_bits = (uint64_t)slot << index->offset_bits;
     for (const bucket *b = seg->base; b < seg->base + seg->buckets; b++) {
         for (int k = 0; k < VC_BUCKET_ENTRIES; k++) {
             if ((b->word[k] & slot_mask) != slot_bits || b->word[k] == 0 ||
-                (b->flags & TOMBSTONE_MASK(k)))
+                (b->flags & VC_TOMBSTONE_MASK(k)))
                 continue;
             vc_entry entry;
             describe(index, b, k, &entry);
-            visit(context, (uint64_t)segment_at << VC_TAG_BITS | full_tag(b->word[k], b->tag[k]),
+            visit(context, (uint64_t)segment_at << VC_TAG_BITS | vc_full_tag(b->word[k], b->tag[k]),
                   &entry);
         }
     }
@@ -774,7 +776,9 @@ void vc_index_sweep(vc_index *index, uint32_t budget) {
         segment *seg = &index->segments[index->hand_segment];
         uint32_t left = seg->buckets - index->hand_bucket;
         uint32_t n = left < budget ? left : budget;
+        begin_change(index, index->hand_segment);
         sweep_buckets(index, seg, index->hand_bucket, index->hand_bucket + n);
+        end_change(index, index->hand_segment);
         budget -= n;
         index->hand_bucket += n;
         if (n == left) {
@@ -788,8 +792,11 @@ void vc_index_sweep(vc_index *index, uint32_t budget) {
 uint32_t vc_index_add_volume(vc_index *index) {
     if (index->live_slots == index->volumes) return VC_NO_SLOT;
     if (index->live_slots + index->stale_slots == index->slots)
-        for (uint32_t i = 0; i < SEGMENTS; i++)
+        for (uint32_t i = 0; i < SEGMENTS; i++) {
+            begin_change(index, i);
             sweep_buckets(index, &index->segments[i], 0, index->segments[i].buckets);
+            end_change(index, i);
+        }
     uint32_t slot = index->next_slot;
     while (index->slot_state[slot] != SLOT_FREE) slot = (slot + 1) & (index->slots - 1);
     index->next_slot = (slot + 1) & (index->slots - 1);

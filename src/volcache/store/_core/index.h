@@ -52,6 +52,7 @@ enum {
 enum { VC_MAIN, VC_PROBATION, VC_RINGS };
 
 typedef struct vc_index vc_index;
+typedef struct vc_shared vc_shared;
 
 /* What an entry says. `word` identifies it for `vc_index_bury` and others. */
 typedef struct {
@@ -89,9 +90,12 @@ typedef struct {
  *   volumes        that are live at a time, at most; 1 to 65,536. There are twice as many
  *                  slots, so `volume_bytes` * `volumes` * 2, each rounded up to a power of
  *                  two, is at most 2^48; otherwise NULL.
- *   expected       keys, for the first allocation; 0 if unknown. */
+ *   expected       keys, for the first allocation; 0 if unknown.
+ *   shared         where it is to be, see shared.h; NULL: in mappings of its own. */
 vc_index *vc_index_new(const uint8_t hash_key[16], uint64_t volume_bytes, uint32_t volumes,
-                       uint64_t expected);
+                       uint64_t expected, vc_shared *shared);
+/* Whether its groups are in `shared`: not if they do not fit. */
+bool vc_index_is_shared(const vc_index *index);
 void vc_index_free(vc_index *index);
 
 uint64_t vc_index_fingerprint(const vc_index *index, const uint8_t *key, size_t length);
