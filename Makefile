@@ -187,7 +187,7 @@ lint-types:
 	@$(BIN)/mypy
 
 lint-native:
-	@echo "== gcc, cppcheck"
+	@echo "== gcc, cppcheck, clang-tidy"
 	@tools/native_tests.sh lint
 
 unit:

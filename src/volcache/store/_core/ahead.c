@@ -23,27 +23,28 @@ struct vc_ahead {
     const uint8_t *at;      /* what the caller looks at */
     uint64_t start;         /* its offset */
     size_t length;
-    pthread_mutex_t mutex;  /* protects what follows, except the buffers */
+    vc_mutex mutex;
     pthread_cond_t is_read, is_taken;
     pthread_t thread;
     bool has_thread;
-    bool is_reading;        /* the thread, without the mutex */
-    bool is_ending;
-    bool is_failed;         /* nothing was read at `next` */
-    uint64_t next;          /* offset of the next piece */
-    size_t read, taken;     /* pieces */
-    size_t lengths[PIECES];
-    uint64_t unreadable[UNREADABLE_MAX];    /* where sectors begin, in order */
-    size_t unreadable_count;
+    bool is_reading VC_GUARDED_BY(mutex);   /* the thread, without the mutex */
+    bool is_ending VC_GUARDED_BY(mutex);
+    bool is_failed VC_GUARDED_BY(mutex);    /* nothing was read at `next` */
+    uint64_t next VC_GUARDED_BY(mutex);     /* offset of the next piece */
+    size_t read VC_GUARDED_BY(mutex), taken VC_GUARDED_BY(mutex);   /* pieces */
+    size_t lengths[PIECES] VC_GUARDED_BY(mutex);
+    size_t unreadable_count VC_GUARDED_BY(mutex);
+    /* Where sectors begin, in order. */
+    uint64_t unreadable[UNREADABLE_MAX] VC_GUARDED_BY(mutex);
     uint8_t buffers[PIECES][BUFFER_BYTES];
 };
 
-static bool is_all_read(const vc_ahead *ahead) {
+static bool is_all_read(const vc_ahead *ahead) VC_REQUIRES(ahead->mutex) {
     return ahead->is_failed || ahead->next >= ahead->end;
 }
 
 /* Add a sector, unless it was read before. */
-static void add_unreadable(vc_ahead *ahead, uint64_t sector) {
+static void add_unreadable(vc_ahead *ahead, uint64_t sector) VC_REQUIRES(ahead->mutex) {
     size_t i = ahead->unreadable_count;
     uint64_t *all = ahead->unreadable;
     while (i && all[i - 1] > sector) i--;
@@ -76,7 +77,7 @@ static ssize_t read_sectors(vc_ahead *ahead, uint8_t *to, size_t length, uint64_
 }
 
 /* Read the next piece; the caller has the mutex, which is free meanwhile. */
-static void read_piece(vc_ahead *ahead) {
+static void read_piece(vc_ahead *ahead) VC_REQUIRES(ahead->mutex) {
     size_t slot = ahead->read % PIECES;
     uint64_t left = ahead->end - ahead->next, from = ahead->next;
     uint8_t *to = ahead->buffers[slot] + VC_AHEAD_BYTES_MAX;

@@ -4,6 +4,7 @@
 #define VC_AHEAD_H
 
 #include "core.h"
+#include "sync.h"
 
 enum {
     /* How many bytes next to each other a caller can ask for: those before a value. */

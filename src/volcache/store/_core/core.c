@@ -64,15 +64,32 @@ bool vc_core_is_mine(vc_core *core) {
            (uintptr_t)pthread_self();
 }
 
+/* glibc has it from 2.30 on; wheels also run with earlier ones. The sanitizer of threads does not
+ * know it. */
+#ifdef __SANITIZE_THREAD__
+#define HAS_CLOCKLOCK false
+#else
+#define HAS_CLOCKLOCK (pthread_mutex_clocklock != NULL)
+#endif
+int pthread_mutex_clocklock(vc_mutex *mutex, clockid_t clock, const struct timespec *until)
+    __attribute__((weak));
+
+static int lock_until(vc_mutex *mutex, clockid_t clock, const struct timespec *until)
+    VC_UNCHECKED {
+    if (clock == CLOCK_REALTIME) return pthread_mutex_timedlock(mutex, until);
+    return pthread_mutex_clocklock(mutex, clock, until);
+}
+
 /* Wait for the write lock, after those that wait already. */
-static bool wait_for_turn(vc_core *core, int64_t wait_ns) {
+static bool wait_for_turn(vc_core *core, int64_t wait_ns) VC_UNCHECKED {
+    clockid_t clock = HAS_CLOCKLOCK ? CLOCK_MONOTONIC : CLOCK_REALTIME;
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(clock, &until);
     int64_t ns = until.tv_nsec + wait_ns;
     until.tv_sec += ns / NS_PER_SECOND;
     until.tv_nsec = ns % NS_PER_SECOND;
-    if (pthread_mutex_timedlock(&core->turn, &until)) return false;
-    bool is_locked = !pthread_mutex_timedlock(&core->write_lock, &until);
+    if (lock_until(&core->turn, clock, &until)) return false;
+    bool is_locked = !lock_until(&core->write_lock, clock, &until);
     pthread_mutex_unlock(&core->turn);
     return is_locked;
 }
@@ -83,7 +100,7 @@ static void become_owner(vc_core *core) {
     core->depth = 1;
 }
 
-bool vc_core_try_acquire(vc_core *core, int64_t wait_ns) {
+bool vc_core_try_acquire(vc_core *core, int64_t wait_ns) VC_UNCHECKED {
     if (vc_core_is_mine(core)) {
         core->depth++;
         return true;
@@ -97,7 +114,7 @@ void vc_core_acquire(vc_core *core) {
     while (!vc_core_try_acquire(core, NS_PER_SECOND)) continue;
 }
 
-bool vc_core_release(vc_core *core) {
+bool vc_core_release(vc_core *core) VC_UNCHECKED {
     if (!vc_core_is_mine(core)) return false;
     if (!--core->depth) {
         atomic_store_explicit(&core->owner, 0, memory_order_relaxed);
@@ -119,7 +136,7 @@ static void join(vc_core *core) {
 }
 
 vc_core *vc_core_new(const vc_calls *calls, const uint8_t hash_key[16], uint64_t volume_bytes,
-                     uint32_t volumes, uint64_t expected) {
+                     uint32_t volumes, uint64_t expected) VC_UNCHECKED {
     vc_core *core = calloc(1, sizeof *core);
     if (!core) return NULL;
     pthread_mutex_init(&core->write_lock, NULL);
@@ -149,7 +166,7 @@ void vc_core_close(vc_core *core) {
     while (atomic_load(&core->readers)) sched_yield();
 }
 
-void vc_core_free(vc_core *core) {
+void vc_core_free(vc_core *core) VC_UNCHECKED {
     if (!core) return;
     join(core);
     if (core->index) vc_index_free(core->index);
@@ -169,7 +186,7 @@ void vc_core_free(vc_core *core) {
 }
 
 /* Apply changes. Without the memory to sort them, apply them one by one. */
-static void apply(vc_core *core, vc_batch *changes) {
+static void apply(vc_core *core, vc_batch *changes) VC_REQUIRES(core->mutex) {
     size_t count = changes->count;
     changes->count = 0;
     if (vc_index_set_many(core->index, changes->at, count)) return;
@@ -185,7 +202,7 @@ static void *apply_in_thread(void *argument) {
 }
 
 /* Let another thread apply the changes kept so far, while more are read. */
-static void apply_full(vc_core *core) {
+static void apply_full(vc_core *core) VC_UNCHECKED {
     join(core);
     vc_batch empty = core->full;
     core->full = core->filling;
@@ -210,7 +227,7 @@ uint32_t vc_core_add_volume(vc_core *core, uint64_t seq) {
 }
 
 /* Let guests know where a slot is; without segments, it is nowhere. */
-static void publish_slot(vc_core *core, uint32_t slot) {
+static void publish_slot(vc_core *core, uint32_t slot) VC_REQUIRES(core->mutex) {
     const vc_place *at = &core->places[slot];
     if (!core->shared) return;
     vc_shared_slot *to = &vc_shared_slots(core->shared)[slot];
@@ -280,12 +297,12 @@ bool vc_core_set_policy(vc_core *core, const vc_policy *policy) {
     return core->has_policy;
 }
 
-static void add_tokens(vc_core *core, double tokens) {
+static void add_tokens(vc_core *core, double tokens) VC_REQUIRES(core->mutex) {
     tokens += core->tokens;
     core->tokens = tokens < core->policy.tokens_max ? tokens : core->policy.tokens_max;
 }
 
-static uint64_t displaced_of(const vc_core *core) {
+static uint64_t displaced_of(const vc_core *core) VC_REQUIRES(core->mutex) {
     vc_index_stats stats;
     vc_index_get_stats(core->index, &stats);
     return stats.displaced;
@@ -293,7 +310,7 @@ static uint64_t displaced_of(const vc_core *core) {
 
 unsigned vc_core_ring_for(vc_core *core, const uint8_t *key, size_t length) {
     if (!core->has_policy) return VC_MAIN;
-    uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
+    uint64_t fingerprint = vc_core_hash(core, key, length);
     vc_entry entry;
     unsigned ring;
     vc_core_lock(core);
@@ -318,7 +335,7 @@ void vc_core_accept_displaced(vc_core *core) {
 
 void vc_core_miss(vc_core *core, const uint8_t *key, size_t length) {
     if (!core->has_policy) return;
-    uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
+    uint64_t fingerprint = vc_core_hash(core, key, length);
     vc_core_lock(core);
     vc_ghost_add(&core->missed, fingerprint);
     vc_core_unlock(core);
@@ -326,7 +343,7 @@ void vc_core_miss(vc_core *core, const uint8_t *key, size_t length) {
 
 /* Find an entry for a read, and count its hit if it is not larger, or the miss. */
 static bool count_read(vc_core *core, uint64_t fingerprint, uint64_t size_max,
-                       vc_entry *entry) {
+                       vc_entry *entry) VC_REQUIRES(core->mutex) {
     bool is_found = vc_index_find(core->index, fingerprint, entry);
     if (!core->has_policy) return is_found;
     if (!is_found) {
@@ -345,7 +362,7 @@ static void count_older(vc_core *core, uint64_t stored_us) {
 }
 
 bool vc_core_hit(vc_core *core, const uint8_t *key, size_t length, uint64_t stored_us) {
-    uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
+    uint64_t fingerprint = vc_core_hash(core, key, length);
     vc_entry entry;
     vc_core_lock(core);
     entry.is_raised = false;
@@ -365,7 +382,7 @@ void vc_core_count_reads(vc_core *core, const uint64_t *reads, size_t count) {
     vc_core_unlock(core);
 }
 
-int vc_core_shared_fd(const vc_core *core) {
+int vc_core_shared_fd(const vc_core *core) VC_UNCHECKED {
     return core->shared && vc_index_is_shared(core->index) ? core->shared_fd : -1;
 }
 
@@ -387,7 +404,7 @@ void vc_core_get_heat(vc_core *core, vc_heat *heat) {
 
 bool vc_core_reserve_purge(vc_core *core, const uint8_t *prefix, size_t length) {
     if (!core->purges) {
-        uint64_t secret = vc_index_fingerprint(core->index, (const uint8_t *)"", 0);
+        uint64_t secret = vc_core_hash(core, (const uint8_t *)"", 0);
         vc_purges *purges = vc_purges_new(secret);
         if (!purges) return false;
         vc_core_lock(core);
@@ -443,7 +460,7 @@ bool vc_core_is_purged(vc_core *core, const uint8_t *key, size_t length, uint64_
 /* --- The index --------------------------------------------------------------------- */
 
 uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t length) {
-    return vc_index_fingerprint(core->index, key, length);
+    return vc_core_hash(core, key, length);
 }
 
 bool vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found, uint64_t *seq) {
@@ -532,7 +549,7 @@ static vc_status check_record(vc_core *core, const uint8_t *key, size_t key_leng
 
 static bool look_up(vc_core *core, const uint8_t *key, size_t length, bool is_read,
                     uint64_t size_max, bool takes_tombstone, vc_lookup *found) {
-    uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
+    uint64_t fingerprint = vc_core_hash(core, key, length);
     vc_entry entry;
     vc_core_lock(core);
     bool is_found = is_read ? count_read(core, fingerprint, size_max, &entry)
@@ -567,7 +584,7 @@ bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, uint64_t s
 void vc_core_prefetch(vc_core *core, const struct iovec *keys, size_t count) {
     vc_core_lock(core);
     for (size_t i = 0; i < count; i++)
-        vc_index_prefetch(core->index, vc_index_fingerprint(core->index, keys[i].iov_base,
+        vc_index_prefetch(core->index, vc_core_hash(core, keys[i].iov_base,
                                                             keys[i].iov_len));
     vc_core_unlock(core);
 }
@@ -578,7 +595,7 @@ bool vc_core_peek(vc_core *core, const uint8_t *key, size_t length, vc_lookup *f
 
 bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool counts,
                        bool *is_stale) {
-    uint64_t fingerprint = vc_index_fingerprint(core->index, key, length);
+    uint64_t fingerprint = vc_core_hash(core, key, length);
     vc_entry entry;
     vc_core_lock(core);
     bool is_found = vc_index_find(core->index, fingerprint, &entry);
@@ -796,13 +813,16 @@ void vc_core_set_putting(vc_core *core, const vc_putting *how) { core->putting =
 void vc_core_hold(vc_core *core, bool is_held) { core->is_held = is_held; }
 
 unsigned vc_core_set_writer(vc_core *core, vc_writer *writer) {
+    vc_core_lock(core);
     unsigned ring = vc_index_ring(core->index, writer->slot);
+    vc_core_unlock(core);
     core->writers[ring] = writer;
     return ring;
 }
 
 /* Count a put; its key still has the entry from before. */
-static void count_put(vc_core *core, uint64_t fingerprint, uint64_t size) {
+static void count_put(vc_core *core, uint64_t fingerprint, uint64_t size)
+    VC_REQUIRES(core->mutex) {
     vc_entry entry;
     add_tokens(core, core->policy.write_rate * (double)size);
     if (vc_index_find(core->index, fingerprint, &entry)) return;
@@ -813,7 +833,7 @@ static void count_put(vc_core *core, uint64_t fingerprint, uint64_t size) {
 /* Let the index have a record that was appended. */
 static void add_entry(vc_core *core, const vc_put *put, uint32_t slot) {
     const vc_record *record = &put->record;
-    uint64_t fingerprint = vc_index_fingerprint(core->index, put->key, record->key_length);
+    uint64_t fingerprint = vc_core_hash(core, put->key, record->key_length);
     vc_core_lock(core);
     vc_index_sweep(core->index, SWEEP_BUCKETS);
     if (core->has_policy) {
@@ -1209,7 +1229,7 @@ static bool take_entry(void *context, const uint8_t *key, size_t length, uint64_
     /* A record behind the end of all volumes is lost, and hides older ones. */
     bool is_there = vc_core_is_position(to->core, offset, size);
     vc_change change = {
-        .fingerprint = vc_index_fingerprint(to->core->index, key, length),
+        .fingerprint = vc_core_hash(to->core, key, length),
         /* The line of a deletion has no offset. */
         .offset = is_there ? offset : VC_VOLUME_HEADER_BYTES,
         .slot = to->slot,

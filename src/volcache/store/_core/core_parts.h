@@ -1,14 +1,14 @@
-/* What core.c, reclaim.c and walk.c share: the parts of a `vc_core`, and its mutex. */
+/* What core.c, reclaim.c and scan.c share: the parts of a `vc_core`, and its mutex. */
 #ifndef VC_CORE_PARTS_H
 #define VC_CORE_PARTS_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "core.h"
 #include "ghost.h"
 #include "guest.h"
 #include "shared.h"
+#include "sync.h"
 
 typedef struct {
     uint64_t seq;
@@ -24,43 +24,54 @@ typedef struct {
 } vc_batch;
 
 struct vc_core {
-    pthread_mutex_t write_lock;
-    pthread_mutex_t turn;   /* held while the write lock is waited for */
+    /* Not checked by clang: its owner may acquire it again. */
+    vc_mutex write_lock;
+    vc_mutex turn;    /* held while the write lock is waited for */
     atomic_uintptr_t owner; /* of the write lock; 0: no thread */
     unsigned depth;         /* how often its owner has acquired it */
     vc_putting putting;
     vc_writer *writers[VC_RINGS];
     vc_due due;
     bool is_held;
-    pthread_mutex_t mutex;
+    vc_mutex mutex;
     vc_calls calls;
-    vc_index *index;
+    vc_index *index VC_GUARDED_BY(mutex);
     vc_shared *shared;      /* with the index in it; NULL: it is not shared */
     int shared_fd;
     uint64_t volume_bytes;
-    vc_place *places;       /* by slot */
+    vc_place *places VC_GUARDED_BY(mutex);  /* by slot */
     uint32_t slots;
     /* Changes that are loaded, but not applied yet; a thread may be applying `full`. */
-    vc_batch filling, full;
+    vc_batch filling, full VC_GUARDED_BY(mutex);
     pthread_t thread;
     bool has_thread;
     atomic_uint readers;
-    bool is_closed;
+    bool is_closed VC_GUARDED_BY(mutex);
 
+    /* They do not change when there are other threads. */
     vc_policy policy;
-    bool has_policy, has_probation;
-    double tokens;
-    vc_ghost ghost, missed;
-    uint64_t ghost_hits, displaced_seen;
+    bool has_policy;
+    bool has_probation VC_GUARDED_BY(mutex);
+    double tokens VC_GUARDED_BY(mutex);
+    vc_ghost ghost VC_GUARDED_BY(mutex), missed VC_GUARDED_BY(mutex);
+    uint64_t ghost_hits VC_GUARDED_BY(mutex), displaced_seen VC_GUARDED_BY(mutex);
     atomic_ullong older_hits, older_us;
 
-    vc_purges *purges;      /* NULL: there never was one */
+    /* Changed with both locks, read with one of them. NULL: there never was one. */
+    vc_purges *purges;
     atomic_ullong purged_us;    /* the time of the newest of them; 0: none */
     atomic_uint purge_drops;    /* how often some were dropped with volumes */
 };
 
-void vc_core_lock(vc_core *core);
-static inline void vc_core_unlock(vc_core *core) { pthread_mutex_unlock(&core->mutex); }
+void vc_core_lock(vc_core *core) VC_ACQUIRES(core->mutex);
+static inline void vc_core_unlock(vc_core *core) VC_RELEASES(core->mutex) {
+    pthread_mutex_unlock(&core->mutex);
+}
+/* The key of the hash does not change. */
+static inline uint64_t vc_core_hash(const vc_core *core, const uint8_t *key, size_t length)
+    VC_UNCHECKED {
+    return vc_index_fingerprint(core->index, key, length);
+}
 uint64_t vc_core_salt_at(const vc_place *at, uint64_t offset);
 /* Whether an entry can have this position. A file whose checksums are right may still name
  * any numbers. */

@@ -147,18 +147,20 @@ static vc_status read_whole(vc_reclaim *reclaim, const member *one, uint64_t siz
         reclaim->buffer = buffer;
         reclaim->buffer_bytes = bytes;
     }
-    const vc_place *at = &core->places[reclaim->slot];
-    ssize_t got = core->calls.pread(core->calls.context, at->fd, reclaim->buffer, size,
+    vc_core_lock(core);
+    vc_place at = core->places[reclaim->slot];
+    vc_core_unlock(core);
+    ssize_t got = core->calls.pread(core->calls.context, at.fd, reclaim->buffer, size,
                                     (off_t)one->offset);
     if (got < 0) return VC_IO_ERROR;
-    uint64_t salt = vc_core_salt_at(at, one->offset);
-    vc_status status = vc_record_decode(reclaim->buffer, (size_t)got, salt, at->volume,
+    uint64_t salt = vc_core_salt_at(&at, one->offset);
+    vc_status status = vc_record_decode(reclaim->buffer, (size_t)got, salt, at.volume,
                                         one->offset, record);
     if (status != VC_OK || record->size > (size_t)got || record->kind ||
         vc_crc32c(0, reclaim->buffer + record->prefix, record->length) != record->checksum)
         return VC_DAMAGED;
     uint64_t found =
-        vc_index_fingerprint(core->index, record->key, record->key_length);
+        vc_core_hash(core, record->key, record->key_length);
     return found == one->fingerprint ? VC_OK : VC_OTHER_KEY;
 }
 

@@ -99,6 +99,14 @@ static bool scan_is_in_probation(vc_core *core, uint64_t fingerprint) {
     return is_there;
 }
 
+/* Whether a volume is in ring main, while ring probation has volumes, too. */
+static bool scan_is_compared(vc_core *core, uint32_t slot) {
+    pthread_mutex_lock(&core->mutex);
+    bool is_compared = core->has_probation && vc_index_ring(core->index, slot) == VC_MAIN;
+    pthread_mutex_unlock(&core->mutex);
+    return is_compared;
+}
+
 /* Whether the scan may set the position of a record. */
 static bool scan_may_set(vc_core *core, const vc_change *change, uint64_t size,
                          bool is_compared) {
@@ -118,8 +126,7 @@ static bool scan_read_intact(vc_scan *scan, vc_record *record) {
 /* Returns false without memory. */
 static bool scan_pass_run(vc_scan *scan, vc_event *run) {
     vc_core *core = scan->core;
-    bool is_compared =
-        core && core->has_probation && vc_index_ring(core->index, scan->slot) == VC_MAIN;
+    bool is_compared = core && scan_is_compared(core, scan->slot);
     uint64_t limit = scan->at + scan->step;
     vc_record record;
     while (scan->at < limit && scan_read_intact(scan, &record)) {
@@ -128,7 +135,7 @@ static bool scan_pass_run(vc_scan *scan, vc_event *run) {
         change.size = is_value ? (uint32_t)record.size : VC_TOMBSTONE;
         if (core)
             change.fingerprint =
-                vc_index_fingerprint(core->index, record.key, record.key_length);
+                vc_core_hash(core, record.key, record.key_length);
         if (core && !scan_may_set(core, &change, record.size, is_compared)) break;
         if (!scan->writer && scan->lines && !scan_pass_line(scan, &record)) break;
         if (scan->writer &&
