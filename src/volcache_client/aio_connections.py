@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from volcache_client.connections import Readable, resolve, tls_context
+from volcache_client.connections import Readable
 from volcache_client.errors import ClientUsageError
-from volcache_client.exchanges import CLOSED, UNCHECKED_SECONDS, HttpPool
+from volcache_client.exchanges import CLOSED, UNCHECKED_SECONDS, HttpPool, run
 from volcache_client.http1 import (
     RECEIVE_BYTES,
     BadAnswerError,
-    connect_error,
+    answer_error,
 )
 from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
-    import ssl
+    import socket
     from collections.abc import Callable, Iterator
 
     from volcache_client.errors import CacheError
@@ -75,7 +74,6 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._loop: Final = loop
         self._buffer: Final = buffer
         self._transport: asyncio.Transport
-        self._readable: Readable
         self._seconds = 0.0
         self._exchange: HttpExchange | None = None
         self._error: Exception | None = None  # Why it was closed.
@@ -150,7 +148,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
         """See `HttpConnection`."""
         if not is_checked and self._loop.time() - self.until < UNCHECKED_SECONDS:
             return self.is_open
-        return self.is_open and not self._readable.wait(0)
+        raw = self._transport.get_extra_info("socket")
+        return self.is_open and not Readable(raw).wait(0)
 
     def close(self, error: Exception | None = None) -> None:
         """Close it at once; who waits gets the error."""
@@ -218,7 +217,6 @@ class AsyncConnection(asyncio.BufferedProtocol):
         """Begin; asyncio has set TCP_NODELAY."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self._transport = transport
-        self._readable = Readable(transport.get_extra_info("socket"))
         self.is_open = True
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
@@ -286,79 +284,6 @@ class AsyncConnection(asyncio.BufferedProtocol):
             self.data_received(data)
 
 
-async def connect(
-    address: Address,
-    deadline: float,
-    context: ssl.SSLContext | None,
-    make: Callable[[], AsyncConnection],
-) -> AsyncConnection:
-    """
-    Return a connection; see `connections.connect`.
-
-    Args:
-        address: Of the node.
-        deadline: By the clock of the loop; of the look-up, the caller has to limit it.
-        context: For https.
-        make: Returns a protocol.
-
-    Raises:
-        OSError: Of the last address of the host; a `TimeoutError` after the deadline.
-        UnicodeError: Of a name.
-    """
-    loop = asyncio.get_running_loop()
-    last: OSError = TimeoutError()
-    targets = await _look_up(address)
-    for index, (family, target) in enumerate(targets):
-        share = (deadline - loop.time()) / (len(targets) - index)
-        raw = socket.socket(family, socket.SOCK_STREAM)
-        raw.setblocking(False)  # noqa: FBT003
-        try:
-            async with asyncio.timeout(share):
-                return await _open(raw, target, make, address, context)
-        except BaseException as error:
-            raw.close()
-            if not isinstance(error, OSError):
-                raise
-            last = error
-    raise last
-
-
-async def _open(
-    raw: socket.socket,
-    target: Any,  # noqa: ANN401 - Depends on the family.
-    make: Callable[[], AsyncConnection],
-    address: Address,
-    context: ssl.SSLContext | None,
-) -> AsyncConnection:
-    loop = asyncio.get_running_loop()
-    while address.socket_path:
-        try:
-            raw.connect(target)
-            break
-        except BlockingIOError:  # The queue of the server is full.
-            await asyncio.sleep(_RETRY_SECONDS)
-    else:
-        await loop.sock_connect(raw, target)
-    name = None if context is None else address.host
-    _, made = await loop.create_connection(
-        make, sock=raw, ssl=context, server_hostname=name
-    )
-    return made
-
-
-async def _look_up(address: Address) -> list[tuple[int, Any]]:
-    """
-    Resolve the name of a host in a thread; see `resolve`.
-
-    Names that take long do not delay what the application does in the threads of its loop.
-    """
-    host = address.host
-    if address.socket_path or ":" in host or host.replace(".", "").isdigit():
-        return resolve(address)
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_lookups(), resolve, address)
-
-
 @cache
 def _lookups() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_LOOKUPS_MAX, thread_name_prefix="volcache_client-names")
@@ -384,16 +309,21 @@ class AsyncPool(HttpPool[AsyncConnection]):
         self.is_closed = False
         self._loop: Final = asyncio.get_running_loop()
         self.clock = self._loop.time  # type: ignore[method-assign]
-        self._context: Final = tls_context(address, options.ssl_context)
         self._buffer: Final = memoryview(bytearray(_BUFFER_BYTES))
         self._waiting: Final[deque[asyncio.Future[AsyncConnection | None]]] = deque()
         self._opening: Final[set[asyncio.Timeout]] = set()
         # Until their transports have ended.
         self._all: Final[set[AsyncConnection]] = set()
 
-    def error_of(self, error: OSError) -> CacheError:
+    def error_of(
+        self,
+        error: Exception,
+        made: Callable[[str, Exception], CacheError] = answer_error,
+    ) -> CacheError:
         """Return the error of the client for an exchange that failed."""
-        return ClientUsageError(CLOSED) if self.is_closed else super().error_of(error)
+        if self.is_closed:
+            return ClientUsageError(CLOSED)
+        return super().error_of(error, made)
 
     async def wait(self, until: float) -> AsyncConnection | None:
         """Wait for a connection; see `HttpPool`."""
@@ -410,26 +340,52 @@ class AsyncPool(HttpPool[AsyncConnection]):
             raise
         return connection if connection and connection.is_open else None
 
-    async def open(self, until: float) -> AsyncConnection:
-        """Open a connection; see `HttpPool`."""
+    async def _open(self, until: float) -> AsyncConnection:
         if self.is_closed:
             raise ClientUsageError(CLOSED)
-        until = min(until, self._loop.time() + self._options.connect_timeout)
-        try:
-            async with asyncio.timeout_at(until) as limit:
-                self._opening.add(limit)
-                try:
-                    made = await connect(
-                        self._address, until, self._context, self._make
-                    )
-                finally:
-                    self._opening.discard(limit)
-        except (OSError, UnicodeError) as error:
-            if self.is_closed:
-                raise ClientUsageError(CLOSED) from error
-            raise connect_error(self.name, error) from error
+        async with asyncio.timeout_at(until) as limit:
+            self._opening.add(limit)
+            try:
+                made = await super()._open(until)
+            finally:
+                self._opening.discard(limit)
         self._all.add(made)
         made.ended.add_done_callback(lambda _: self._ended(made))
+        return made
+
+    async def _resolve(self) -> list[tuple[int, Any]]:
+        """
+        Look a name up in a thread.
+
+        Names that take long do not delay what the application does in the threads of its
+        loop.
+        """
+        host, resolve = self._address.host, super()._resolve
+        if ":" in host or host.replace(".", "").isdigit() or self._address.socket_path:
+            return await resolve()
+        look_up = self._loop.run_in_executor
+        return await look_up(_lookups(), lambda: run(resolve()))
+
+    async def _connect(
+        self,
+        raw: socket.socket,
+        target: Any,  # noqa: ANN401 - Depends on the family.
+        seconds: float,
+    ) -> AsyncConnection:
+        raw.setblocking(False)  # noqa: FBT003
+        async with asyncio.timeout(seconds):
+            while self._address.socket_path:
+                try:
+                    raw.connect(target)
+                    break
+                except BlockingIOError:  # The queue of the server is full.
+                    await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                await self._loop.sock_connect(raw, target)
+            host = None if self._context is None else self._address.host
+            _, made = await self._loop.create_connection(
+                self._make, sock=raw, ssl=self._context, server_hostname=host
+            )
         return made
 
     def _make(self) -> AsyncConnection:

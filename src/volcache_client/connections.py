@@ -9,12 +9,11 @@ import socket
 import ssl
 import time
 from contextlib import suppress
-from functools import cache
 from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from volcache_client.exchanges import UNCHECKED_SECONDS, HttpPool
-from volcache_client.http1 import RECEIVE_BYTES, connect_error
+from volcache_client.http1 import RECEIVE_BYTES
 
 if TYPE_CHECKING:
     from volcache_client.http1 import HttpExchange
@@ -154,93 +153,6 @@ class Readable:
         return bool(self._poll.poll(min(math.ceil(1000 * seconds), _MILLISECONDS_MAX)))
 
 
-def connect(
-    address: Address, deadline: float, context: ssl.SSLContext | None
-) -> Connection:
-    """
-    Return a connection.
-
-    The time is divided between the addresses of a host. The look-up of its name is not
-    bounded: the system does it.
-
-    Args:
-        address: Of the node.
-        deadline: By `time.monotonic()`.
-        context: For https.
-
-    Raises:
-        OSError: Of the last address of the host; a `TimeoutError` after the deadline.
-    """
-    last: OSError = TimeoutError("no connection in time")
-    targets = resolve(address)
-    for index, (family, target) in enumerate(targets):
-        share = (deadline - time.monotonic()) / (len(targets) - index)
-        raw = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            return Connection(_open(raw, target, share, address, context))
-        except BaseException as error:
-            raw.close()
-            if not isinstance(error, OSError):
-                raise
-            last = error
-    raise last
-
-
-def resolve(address: Address) -> list[tuple[int, Any]]:
-    """
-    Return families and addresses of a node.
-
-    Raises:
-        OSError: There are none.
-        UnicodeError: Of its name.
-    """
-    if address.socket_path:
-        return [(socket.AF_UNIX, address.socket_path)]
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    return [(family, target) for family, _, _, _, target in found]
-
-
-def _open(
-    raw: socket.socket,
-    target: Any,  # noqa: ANN401 - Depends on the family.
-    seconds: float,
-    address: Address,
-    context: ssl.SSLContext | None,
-) -> socket.socket:
-    """Return the socket when it is connected, TLS included."""
-    until = time.monotonic() + seconds
-    while True:
-        left = until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("no connection in time")
-        raw.settimeout(left)
-        try:
-            raw.connect(target)
-        except BlockingIOError:  # The queue of a unix socket is full.
-            time.sleep(min(left, _RETRY_SECONDS))
-        else:
-            break
-    if not address.socket_path:
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if context is None:
-        return raw
-    raw.settimeout(max(until - time.monotonic(), _RETRY_SECONDS))
-    return context.wrap_socket(raw, server_hostname=address.host)
-
-
-def tls_context(
-    address: Address, context: ssl.SSLContext | None
-) -> ssl.SSLContext | None:
-    """Return what verifies a server of https; None for http."""
-    return context or _default_context() if address.scheme == "https" else None
-
-
-@cache
-def _default_context() -> ssl.SSLContext:
-    """Return a context with the certificates of the system, which takes long to make."""
-    return ssl.create_default_context()
-
-
 class Pool(HttpPool[Connection]):
     """
     Connections to one node; used by all threads; see `HttpPool`.
@@ -251,7 +163,6 @@ class Pool(HttpPool[Connection]):
     def __init__(self, address: Address, options: Options) -> None:
         """Open nothing yet."""
         super().__init__(address, options)
-        self._context: Final = tls_context(address, options.ssl_context)
         self._freed: Final = Condition(Lock())
         self._waiting = 0
 
@@ -277,13 +188,31 @@ class Pool(HttpPool[Connection]):
                 self._waiting -= 1
         return found[0]
 
-    async def open(self, until: float) -> Connection:
-        """Open a connection; see `HttpPool`."""
-        until = min(until, time.monotonic() + self._options.connect_timeout)
-        try:
-            return connect(self._address, until, self._context)
-        except (OSError, ValueError) as error:  # The latter of a name.
-            raise connect_error(self.name, error) from error
+    async def _connect(
+        self,
+        raw: socket.socket,
+        target: Any,  # noqa: ANN401 - Depends on the family.
+        seconds: float,
+    ) -> Connection:
+        until = time.monotonic() + seconds
+        while True:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            raw.settimeout(left)
+            try:
+                raw.connect(target)
+            except BlockingIOError:  # The queue of a unix socket is full.
+                time.sleep(min(left, _RETRY_SECONDS))  # noqa: ASYNC251
+            else:
+                break
+        if not self._address.socket_path:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._context is None:
+            return Connection(raw)
+        raw.settimeout(max(until - time.monotonic(), _RETRY_SECONDS))
+        host = self._address.host
+        return Connection(self._context.wrap_socket(raw, server_hostname=host))
 
     def _give(self, connection: Connection | None) -> None:
         now = time.monotonic()

@@ -11,9 +11,11 @@ many connections of a call.
 
 from __future__ import annotations
 
+import socket
 import ssl
 import sys
 from collections import deque
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from volcache_client.errors import (
@@ -22,11 +24,24 @@ from volcache_client.errors import (
     NodeError,
     PoolTimeoutError,
 )
-from volcache_client.http1 import HttpExchange, ValueSizeError, answer_error, is_short
+from volcache_client.http1 import (
+    HttpExchange,
+    ValueSizeError,
+    answer_error,
+    connect_error,
+    is_short,
+)
 from volcache_client.messages import Answer, Opened
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Coroutine,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from volcache_client.errors import CacheError
     from volcache_client.messages import Request
@@ -128,6 +143,7 @@ class HttpPool(Generic[C]):
         self.limit: Final = options.max_value_size
         self.is_retired = False
         self._address: Final = address
+        self._context: Final = _context_of(address, options)
         self._options: Final = options
         # One step of either is atomic: no lock is needed to take and to give back.
         self._idle: Final[deque[C]] = deque()
@@ -179,7 +195,45 @@ class HttpPool(Generic[C]):
 
         Raises:
             NodeError: There is none, with its reason.
+            ClientUsageError: The client was closed.
         """
+        try:
+            most = self.clock() + self._options.connect_timeout
+            return await self._open(min(until, most))
+        except (OSError, ValueError) as error:  # The latter of a name.
+            raise self.error_of(error, connect_error) from error
+
+    async def _open(self, until: float) -> C:
+        """Open a connection; the time is divided between the addresses of a host."""
+        last: OSError = TimeoutError()
+        targets = await self._resolve()
+        for index, (family, target) in enumerate(targets):
+            share = (until - self.clock()) / (len(targets) - index)
+            raw = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                return await self._connect(raw, target, share)
+            except BaseException as error:
+                raw.close()
+                if not isinstance(error, OSError):
+                    raise
+                last = error
+        raise last
+
+    async def _resolve(self) -> list[tuple[int, Any]]:
+        """Return families and addresses; the system does not bound how long it takes."""
+        address = self._address
+        if address.socket_path:
+            return [(socket.AF_UNIX, address.socket_path)]
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        return [(family, target) for family, _, _, _, target in found]
+
+    async def _connect(
+        self,
+        raw: socket.socket,
+        target: Any,  # noqa: ANN401 - Depends on the family.
+        seconds: float,
+    ) -> C:
+        """Return a connection, TLS included."""
         raise NotImplementedError
 
     def release(self, connection: C | None) -> None:
@@ -205,9 +259,26 @@ class HttpPool(Generic[C]):
                 return
             self._slots.append(None)
 
-    def error_of(self, error: OSError) -> CacheError:
+    def error_of(
+        self,
+        error: Exception,
+        made: Callable[[str, Exception], CacheError] = answer_error,
+    ) -> CacheError:
         """Return the error of the client for an exchange that failed."""
-        return answer_error(self.name, error)
+        return made(self.name, error)
+
+
+def _context_of(address: Address, options: Options) -> ssl.SSLContext | None:
+    """Return what verifies a server of https; None for http."""
+    if address.scheme != "https":
+        return None
+    return options.ssl_context or _default_context()
+
+
+@cache
+def _default_context() -> ssl.SSLContext:
+    """Return a context with the certificates of the system, which takes long to make."""
+    return ssl.create_default_context()
 
 
 P = TypeVar("P", bound=HttpPool[Any])
