@@ -107,17 +107,13 @@ class Options:
         Raises:
             InvalidArgumentError: One is wrong; the text names it and what is allowed.
         """
-        for name in ("token", "admin_token"):
-            _check_token(name, getattr(self, name))
-        if not isinstance(self.signing_key, str):
-            raise InvalidArgumentError(
-                f"signing_key: a {type(self.signing_key).__name__}; allowed is text"
-            )
         for names, is_allowed, allowed in _RULES:
             for name in names:
                 value = getattr(self, name)
                 if not is_allowed(value):
-                    raise InvalidArgumentError(f"{name}={value!r}; allowed: {allowed}")
+                    shown = f": a {type(value).__name__} that is not shown"
+                    shown = shown if name in _SECRET else f"={value!r}"
+                    raise InvalidArgumentError(f"{name}{shown}; allowed: {allowed}")
         if self.default_ttl is not None:
             checked_ttl(self.default_ttl, "default_ttl")
         try:
@@ -145,6 +141,12 @@ def _is_backoff(value: Any) -> bool:  # noqa: ANN401 - It is checked.
     return is_pair and all(map(_is_time, value)) and value[0] <= value[1]
 
 
+def _is_token(value: Any) -> bool:  # noqa: ANN401 - It is checked.
+    is_text = isinstance(value, str) and value.isascii() and value.isprintable()
+    return is_text and " " not in value
+
+
+_SECRET: Final = ("token", "admin_token", "signing_key")  # Not shown.
 _SECONDS_MAX: Final = 1e9
 _TIME: Final = "seconds above 0 and up to 1e9"
 _RULES: Final[tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...]] = (
@@ -164,7 +166,8 @@ _RULES: Final[tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...]] = 
     (("batch",), lambda value: isinstance(value, bool), "True, False"),
     (("on_event",), lambda value: value is None or callable(value),
      "a function, and None"),
-    (("prefix",), lambda value: isinstance(value, str), "text"),
+    (("prefix", "signing_key"), lambda value: isinstance(value, str), "text"),
+    (("token", "admin_token"), _is_token, "text of printable ASCII without spaces"),
 )  # fmt: skip
 
 
@@ -186,13 +189,3 @@ def make_options(arguments: OptionArguments) -> Options:
                 f"unknown option {name}{hint}; the options are {', '.join(known)}"
             )
     return Options(**arguments)
-
-
-def _check_token(name: str, value: Any) -> None:  # noqa: ANN401 - It is checked.
-    is_text = isinstance(value, str)
-    # The value is not in the error: it is secret.
-    if not is_text or not value.isascii() or not value.isprintable() or " " in value:
-        what = "a text that is not shown" if is_text else f"a {type(value).__name__}"
-        raise InvalidArgumentError(
-            f"{name}: {what}; allowed is text of printable ASCII without spaces"
-        )

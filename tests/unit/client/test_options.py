@@ -72,7 +72,7 @@ def test_wrong_token_is_not_shown(name: str, value: Any) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         Options(**{name: value})
     assert str(raised.value).startswith(f"{name}: ")
-    assert "allowed is text of printable ASCII without spaces" in str(raised.value)
+    assert "allowed: text of printable ASCII without spaces" in str(raised.value)
     assert "secr" not in str(raised.value)
 
 
