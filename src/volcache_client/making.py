@@ -12,6 +12,7 @@ time is left of it.
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -70,6 +71,7 @@ class Making(Generic[V]):
         # A digest, since the key may be as long as a key can be.
         digest = sha256(self.stored).hexdigest()
         self._lease_key: Final = core.prefix + f"{LEASE_PREFIX}{digest}".encode()
+        self._release: Final = partial(core.release, self._lease_key)
 
     async def find(self) -> Item[V] | None:
         """Return what is stored; a stored None is an item too."""
@@ -204,14 +206,5 @@ class Making(Generic[V]):
             answer = await self._core.look(self._lease_key)
             if answer is not None and answer.body == body:
                 await self._release(answer.headers.get("ETag"))
-        except CacheError as error:
-            self._core.counters.error(error)
-
-    async def _release(self, lease: str | None) -> None:
-        """Give the lease back; if that fails, it expires by itself."""
-        if not lease:
-            return
-        try:
-            await self._core.remove(self._lease_key, lease)
         except CacheError as error:
             self._core.counters.error(error)

@@ -281,7 +281,7 @@ class AsyncMethods(BaseClient[V]):
         try:
             yield held.token
         finally:
-            await self._opened.release(held)
+            await self._opened.release(held.stored, held.etag)
 
     async def delete(self, key: Key, etag: str | None = None) -> bool:
         """Remove a value, that with the ETag if given; return whether it was stored."""

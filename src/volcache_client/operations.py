@@ -316,14 +316,16 @@ class Operations(Core[V]):
             first = int(self.now() * 1_000_000)
             token = await self._incr(f"{LOCK_PREFIX}{digest}/token", 1, first, math.inf)
         except CacheError:
-            await self.release(lock)
+            await self.release(stored, etag)
             raise
         return lock._replace(token=token or 0)
 
-    async def release(self, lock: Lock) -> None:
-        """Give a lock back; if that fails, it expires by itself."""
+    async def release(self, stored: bytes, etag: str | None) -> None:
+        """Give a lock back, if it is held; if that fails, it expires by itself."""
+        if not etag:
+            return
         try:
-            await self.remove(lock.stored, lock.etag)
+            await self.remove(stored, etag)
         except CacheError as error:
             self.counters.error(error)
 
@@ -448,7 +450,8 @@ class Operations(Core[V]):
             return None
         now = self.now()
         named = _UNTIL.search(answer.headers.get("Cache-Control", ""))
-        until = int(named[1]) / 1000 if named else math.inf
+        # Of another value: not longer than before.
+        until = int(named[1]) / 1000 if named else now + max(left, 1)
         # The value has up to a second more than what is left, which is rounded down. If the
         # clocks of clients differ, that of the service decides.
         until = min(max(until, now + left - 1), now + left + 1)
