@@ -8,6 +8,7 @@ until then. CPU is that of the process, in seconds.
 
     .venv/bin/python -m bench.extra.boot --keys 1000000 --key-size 100
     .venv/bin/python -m bench.extra.boot --keys 50000000 --volume-size 167772160 --rounds 1
+    .venv/bin/python -m bench.extra.boot --keys 10000000 --delete
 """
 
 from __future__ import annotations
@@ -47,12 +48,14 @@ class Job:
     key_size: int = 100
     value_size: int = 10
     volume_size: int = 64 * MIB
+    delete: bool = False  # each key after its put
 
     @property
     def volume_num(self) -> int:
-        """Enough volumes for all keys."""
+        """Enough volumes for all records."""
         record = RECORD_OVERHEAD_BYTES_MAX + self.key_size + self.value_size
-        return max(2, record * self.keys // self.volume_size + 2)
+        records = self.keys * (1 + self.delete)
+        return max(2, record * records // self.volume_size + 2)
 
     def key(self, number: int) -> bytes:
         """Return the key of a number, in the length asked for."""
@@ -69,7 +72,7 @@ class Job:
 
 
 def fill(mount_point: str, job: Job) -> Figures:
-    """Put each key once and close the store; memory is in bytes, of all keys."""
+    """Put each key, delete it if asked, close the store; memory in bytes, of all keys."""
     before = memory_bytes(os.getpid())
     store = job.open(mount_point)
     value = b"v" * job.value_size
@@ -77,6 +80,8 @@ def fill(mount_point: str, job: Job) -> Figures:
     last = time.thread_time_ns()
     for number in range(job.keys):
         store.put(job.key(number), value)
+        if job.delete:
+            store.delete(job.key(number))
         now = time.thread_time_ns()
         slowest = max(slowest, now - last)
         last = now
@@ -95,7 +100,7 @@ def open_once(mount_point: str, job: Job) -> Figures:
     Open the store in this process, which must be a new one; memory as in `fill`.
 
     Raises:
-        ScriptError: A key is missing.
+        ScriptError: A key is missing, or one that was deleted is not.
     """
     gc.collect()
     before = memory_bytes(os.getpid())
@@ -107,8 +112,8 @@ def open_once(mount_point: str, job: Job) -> Figures:
     gc.collect()
     resident = memory_bytes(os.getpid())
     for number in range(0, job.keys, max(1, job.keys // CHECKED_KEYS)):
-        if store.get(job.key(number)) is None:
-            raise ScriptError(f"key {number} is missing")
+        if (store.get(job.key(number)) is None) != job.delete:
+            raise ScriptError(f"key {number} is {'there' if job.delete else 'missing'}")
     store.close()
     return {
         "seconds": seconds,
@@ -172,6 +177,7 @@ def main() -> None:
     ):
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, type=int, default=default, help=f"({default})")
+    parser.add_argument("--delete", action="store_true", help="delete each key after")
     parser.add_argument("--rounds", type=int, default=3, help="for each state (3)")
     options = vars(parser.parse_args())
     directory, rounds = options.pop("directory"), options.pop("rounds")
@@ -179,7 +185,8 @@ def main() -> None:
     with measuring(directory) as (_, work):
         filled = in_new_process("fill", work / "store", job)
         print(
-            f"\nfilled with {job.keys} keys in {filled['seconds']:.0f} s (CPU"
+            f"\nfilled with {job.keys} keys{', each deleted,' * job.delete} in"
+            f" {filled['seconds']:.0f} s (CPU"
             f" {filled['cpu_seconds']:.0f} s, slowest put {filled['slowest_ms']:.1f} ms"
             f" CPU); {filled['resident'] / job.keys:.1f} bytes of memory for each key",
             flush=True,
