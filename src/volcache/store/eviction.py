@@ -51,8 +51,7 @@ _TOKENS_SHARE: Final = 8  # tokens are at most C / 8
 # By ring: a record below one of these multiples of the mean size needs so many hits.
 _SIZE_LIMITS: Final = ((1 / 3, 0.75, 1.5), (0.35, 1.5, 4.0))
 _PROBATION_HITS: Final = (0, 1, 2, 3)
-_MAIN_HITS: Final = (1, 1, 2, 3)
-_MAIN_HITS_WITH_FEW_TOKENS: Final = (1, 2, 3, 3)
+_MAIN_HITS: Final = ((1, 1, 2, 3), (1, 2, 3, 3))  # the second with few tokens
 
 
 class Rates(NamedTuple):
@@ -125,8 +124,7 @@ class Frequency:
         limits = tuple(limit * mean for limit in _SIZE_LIMITS[ring])
         if ring is Ring.PROBATION:
             return Terms(limits, _PROBATION_HITS, HITS_MAX, is_probation=True)
-        has_few = tokens < self.rates.tokens_max / 2
-        needs = _MAIN_HITS_WITH_FEW_TOKENS if has_few else _MAIN_HITS
+        needs = _MAIN_HITS[tokens < self.rates.tokens_max / 2]
         return Terms(limits, needs, 1, is_probation=False)
 
 
