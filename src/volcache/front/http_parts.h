@@ -23,6 +23,7 @@ struct vc_http {
     vc_http_counts counts;
     vc_events events;
     vc_reading reading;
+    bool is_lock_held;          /* by another thread, when it was tried last */
     vc_date date;
     vc_request request;
     vc_http_place verified[VC_HTTP_VERIFIED];
