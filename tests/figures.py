@@ -61,7 +61,7 @@ SHOWN: Final = {
     "| # flips |": ("flips_after_a_stop",),
     "| # flips after a kill": ("flips_after_a_kill",),
     "| # starts were served, # refused": ("starts_served", "starts_refused"),
-    "| # random streams": ("gate_streams",),
+    "| # random streams": ("http_streams",),
     "| # heads": ("heads",),
     "| # connections, # requests by threads": ("connections", "requests_with_threads"),
     "| # of Python and # of C are noticed": ("python", "c"),

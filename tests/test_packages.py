@@ -34,7 +34,7 @@ NEEDED = list(map(Requirement, sum(EXTRAS.values(), PROJECT["dependencies"])))
 # Of this tree, with the same version.
 CLIENT = "volcache-client"
 REQUIREMENTS = ("requirements.txt", "tests/requirements.txt")
-# Of the native core and the gate; not in a wheel.
+# Of the native core and the front; not in a wheel.
 SOURCES = {".c", ".h", ".pxd", ".pxi", ".pyx"}
 # The most packages that pip installs beside volcache, and a module that needs them.
 EXTRA_NEEDS = {

@@ -1,7 +1,7 @@
 """
-The gate on the wire: what it passes to bjoern, refuses, and answers itself.
+C on the wire: what it passes to bjoern, refuses, and answers itself.
 
-`tests/property/test_gate_streams.py` compares any requests, in any pieces, with the
+`tests/property/test_http_streams.py` compares any requests, in any pieces, with the
 application; `tests/native/request_test.c` has all forms of a head and of a chunk.
 """
 
@@ -64,7 +64,7 @@ def test_continue_is_sent_when_it_is_asked_for(kept: int) -> None:
     head = b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n"
     chunked = head.replace(LENGTH + b"5\r\n\r\n", CHUNKED)
     with Talk(kept) as client:
-        # The gate collects the body, or bjoern reads it.
+        # C collects the body, or bjoern reads it.
         for one, body in ((head, b"value"), (chunked, b"5\r\nvalue\r\n0\r\n\r\n")):
             client.send(b"PUT /asked HTTP/1.1\r\nHost: t\r\n" + one)
             assert client.read("PUT").status == 100
@@ -137,7 +137,7 @@ def test_bad_request_is_refused_in_one_line(kept: int) -> None:
         assert_refused(answer_to(kept, case.data + b"x" * 8 * MIB), case)
 
 
-# --- The gate's answers are those of the application -----------------------------------
+# --- The answers of C are those of the application --------------------------------------
 
 # With it, `App` answers: a field that says nothing without Range.
 BY_APP: Final = 'If-Range: "x"'
@@ -152,7 +152,7 @@ class Answer(NamedTuple):
 
 
 def by_both(port: int, method: str, path: str, more: str = "") -> list[Answer]:
-    """Return the answers of the gate and of the application."""
+    """Return the answers of C and of the application."""
     found, dates = [], []
     for way in ("", BY_APP):
         status, headers, body = exchange(
@@ -231,7 +231,7 @@ def test_value_of_this_second_has_no_last_modified(stored: int) -> None:
     wait_until(is_without, "a PUT and two GETs within a second")
 
 
-def test_gate_serves_ipv6(tmp_path: Path) -> None:
+def test_ipv6_is_served(tmp_path: Path) -> None:
     """With the address of the client in the access log."""
     path = tmp_path / "access.log"
     settings = {**SHARED, "ip": "::1", "log_access": str(path)}

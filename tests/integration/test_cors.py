@@ -74,7 +74,7 @@ def cors_of_all(port: int, origin: str) -> Iterator[dict[str, str]]:
 
 
 def test_every_answer_names_the_origin(listed: int) -> None:
-    """If it is in the list; errors, misses and what the gate answers are no exception."""
+    """If it is in the list; errors, misses and what C answers are no exception."""
     for origin in (MAPS, OTHER):
         for found in cors_of_all(listed, f"Origin: {origin}"):
             exposed = found.pop(EXPOSE).split(", ")
@@ -136,7 +136,7 @@ def test_requests_on_one_connection_have_their_own_headers(listed: int) -> None:
 def test_paths_of_the_operator_have_no_such_headers(
     servers: Servers, origins: str
 ) -> None:
-    """Not even in a preflight, or when the gate refuses."""
+    """Not even in a preflight, or when C refuses."""
     with servers.server(cors_origins=origins) as server:
         for method, path, body in (
             *(("GET", "/-/", None), ("GET", "/-/metrics", None)),

@@ -67,7 +67,7 @@ CASES: Final = (
 )
 
 
-# Refused by the gate: what is sent, and the verb and the status that count.
+# Refused by the loops: what is sent, and the verb and the status that count.
 REFUSED: Final = (
     (b"GET /a HTTP/1.1\r\n\r\n", "GET", "400"),
     (b"GET /a HTTP/2.0\r\nHost: t\r\n\r\n", "GET", "505"),

@@ -285,7 +285,7 @@ ANY_FIELDS = [
 
 @pytest.mark.parametrize("key", ["page.html", "a b/%C3%A9"])
 @pytest.mark.parametrize("fields", ANY_FIELDS)
-def test_answer_of_the_gate_is_that_of_the_application(
+def test_answer_of_c_is_that_of_the_application(
     site: Site, key: str, fields: dict[str, str]
 ) -> None:
     """A condition that is met lets Python answer; from the disk it is the same."""

@@ -68,7 +68,7 @@ def server(tmp_path: Path) -> Iterator[Reloadable]:
 
 
 def test_tokens_take_effect_on_open_connections(server: Reloadable) -> None:
-    """The old one is refused at once; so is a GET that the gate has answered before."""
+    """The old one is refused at once; so is a GET that C has answered before."""
     with Talk(server.port) as wire:
         assert wire.exchange("GET", "/a").status == 200
         changed = 'read_token = "reader"\nwrite_token = "writer"\n'
@@ -108,7 +108,7 @@ def test_reload_needs_the_token_of_the_operator(server: Reloadable) -> None:
 
 
 def test_headers_for_browsers_change(server: Reloadable) -> None:
-    """Also in answers of the gate, on connections that are open."""
+    """Also in answers of C, on connections that are open."""
     name = "Access-Control-Allow-Origin"
     origin = "Origin: https://a.example"
     with Talk(server.port) as wire:
@@ -142,7 +142,7 @@ def test_limit_of_slow_requests_changes(server: Reloadable) -> None:
     server.hang_up()
     before = server.count("request.slow")
     exchange(server.port, "GET", "/a")
-    exchange(server.port, "GET", "/-/stats")  # Takes over what the gate has counted.
+    exchange(server.port, "GET", "/-/stats")  # Takes over what C has counted.
     assert server.count("request.slow") == before
 
 

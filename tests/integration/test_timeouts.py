@@ -179,7 +179,7 @@ def test_body_that_stops_gets_408_and_is_not_stored(server: ServerProcess) -> No
 def test_client_that_does_not_read_its_answer_is_disconnected(
     server: ServerProcess, header: str
 ) -> None:
-    """By the gate and by bjoern; it cannot hold its 20 MiB for ever."""
+    """By C and by bjoern; it cannot hold its 20 MiB for ever."""
     before = connections_of(server)["closed"]["transfer"]
     with connect(server.port, buffer=4096) as client:
         client.sendall(request_bytes("GET", "/large", None, header) * 20)

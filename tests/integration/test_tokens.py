@@ -184,7 +184,7 @@ def test_refusals_are_counted_and_logged_without_the_token(tmp_path: Path) -> No
 def test_each_token_is_for_its_requests_alone(
     servers: Servers, settings: dict[str, str], reads: int, writes: int
 ) -> None:
-    """Without one, everyone may; a GET that the gate answers is no exception."""
+    """Without one, everyone may; a GET that C answers is no exception."""
     with servers.server(**settings) as server:
         right = bearer("w" if "write_token" in settings else "r")
         with Talk(server.port) as talk:

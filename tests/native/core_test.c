@@ -1,4 +1,4 @@
-/* The core as the gate calls it: which keys are absent, which are remembered, which reads are
+/* The core as the loops call it: which keys are absent, which are remembered, which reads are
  * hits, which records it puts by itself. */
 #include "core.h"
 #include "check.h"

@@ -2,7 +2,7 @@
  *
  *     http_test [SEED]
  *
- * The answers are those that http/app.py defines; property/test_gate_streams.py compares them. Here
+ * The answers are those that http/app.py defines; property/test_http_streams.py compares them. Here
  * is what random requests do not meet: entity tags and dates of values that are there. Any failed
  * check aborts. */
 #define _GNU_SOURCE

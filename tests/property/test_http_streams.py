@@ -496,7 +496,7 @@ def test_any_stream_gets_the_answers_of_the_application(
     assert min(pair.tally["answers"], pair.tally["refused"]) > number // 20
     assert {200, 400, 404, 405, 412} <= set(pair.tally)
     assert not is_cold or json.loads(stats)["server"]["cold_reads"] > number // 10
-    record_property("gate_streams", number)
+    record_property("http_streams", number)
 
 
 def test_streams_sent_at_the_same_time_do_not_mix(tmp_path: Path) -> None:

@@ -106,7 +106,6 @@ def empty_stats(*, volumes: int = 4) -> dict[str, Any]:
         **dict.fromkeys(("rings", "scrub", "hot", "memcache")),
         "server": _part(
             "server",
-            gate=True,
             open=3,
             idle=2,
             limit=1000,
