@@ -227,7 +227,7 @@ static bool read_header(const char *data, header *is) {
 }
 
 vc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
-                              size_t length, vc_mc_command *command) {
+                           size_t length, vc_mc_command *command) {
     header is;
     command->used = 0;
     if ((uint8_t)data[0] != REQUEST) return close_silently(length, command);

@@ -136,9 +136,9 @@ const char *vc_mc_refuse_key(vc_text key, size_t size_max,
 
 /* Find the next command: NEXT if `command` is one, otherwise MORE. */
 vc_step vc_mc_parse_text(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
-                            size_t length, vc_mc_command *command);
+                         size_t length, vc_mc_command *command);
 vc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
-                              size_t length, vc_mc_command *command);
+                           size_t length, vc_mc_command *command);
 /* Read the words of a meta command. Returns an error, which has the form of a line; NULL: none.
  * Of "ms", `size` is that of the value; NULL after an error: no value follows. */
 const char *vc_mc_parse_meta(const vc_text *words, unsigned count, vc_mc_command *command,

@@ -40,7 +40,7 @@ static vc_step want(vc_mc_stream *stream, vc_mc_command *command, size_t needed)
 
 /* Add the value, which follows the line of a command. `error`: it is skipped, and this answered. */
 static vc_step add_value(vc_mc_stream *stream, const char *data, size_t length, uint64_t bytes,
-                            const char *error, const char *bad_chunk, vc_mc_command *command) {
+                         const char *error, const char *bad_chunk, vc_mc_command *command) {
     size_t line_end = command->used;
     if (error || command->is_too_large) {
         command->skipped = bytes + 2;
@@ -68,8 +68,7 @@ static vc_step read_credentials(vc_mc_command *command) {
 
 /* Read a set whose value is "user password". */
 static vc_step parse_credentials(vc_mc_stream *stream, const char *data, size_t length,
-                                    const vc_text *words, unsigned count,
-                                    vc_mc_command *command) {
+                                 const vc_text *words, unsigned count, vc_mc_command *command) {
     uint64_t bytes;
     command->name = VC_MC_AUTH;
     if (count < 5 || !vc_mc_read_unsigned(words[4], INT64_MAX, &bytes))
@@ -212,8 +211,8 @@ static vc_step parse_other(const vc_text *words, unsigned count, vc_mc_command *
 }
 
 static vc_step parse_meta(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
-                             size_t length, const vc_text *words, unsigned count,
-                             vc_mc_command *command) {
+                          size_t length, const vc_text *words, unsigned count,
+                          vc_mc_command *command) {
     const vc_text *size = NULL;
     uint64_t bytes;
     const char *error = vc_mc_parse_meta(words, count, command, &size);
@@ -226,8 +225,7 @@ static vc_step parse_meta(const vc_mc_config *config, vc_mc_stream *stream, cons
 
 /* Make the command of a line of 24 words at most. `command->used` is its end. */
 static vc_step parse_words(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
-                              size_t length, vc_text *words, unsigned count,
-                              vc_mc_command *command) {
+                           size_t length, vc_text *words, unsigned count, vc_mc_command *command) {
     uint64_t bytes;
     if (words[0].length == 2 && *words[0].at == 'm' && memchr("gsdaen", words[0].at[1], 6))
         return parse_meta(config, stream, data, length, words, count, command);
@@ -272,7 +270,7 @@ static bool is_get(const char *data, size_t length, size_t most, vc_mc_name *nam
 
 /* Let the words that follow be the keys of a get, before them its time. */
 static vc_step begin_series(vc_mc_stream *stream, vc_mc_name name, size_t used,
-                               vc_mc_command *command) {
+                            vc_mc_command *command) {
     stream->is_series = true;
     stream->series = name;
     stream->awaits_time = name == VC_MC_GAT || name == VC_MC_GATS;
@@ -283,8 +281,8 @@ static vc_step begin_series(vc_mc_stream *stream, vc_mc_name name, size_t used,
 }
 
 /* Begin a get whose line is whole: if a key is too long, none of them is read. */
-static vc_step parse_get(vc_mc_stream *stream, vc_mc_name name, const char *data,
-                            const char *end, vc_mc_command *command) {
+static vc_step parse_get(vc_mc_stream *stream, vc_mc_name name, const char *data, const char *end,
+                         vc_mc_command *command) {
     const char *at = data;
     int64_t exptime;
     bool has_time = name == VC_MC_GAT || name == VC_MC_GATS;
@@ -302,8 +300,8 @@ static vc_step parse_get(vc_mc_stream *stream, vc_mc_name name, const char *data
 }
 
 /* End a get early, or without keys; what is left of its line is not read. */
-static vc_step end_series(vc_mc_stream *stream, const char *data, size_t used,
-                             const char *error, vc_mc_command *command) {
+static vc_step end_series(vc_mc_stream *stream, const char *data, size_t used, const char *error,
+                          vc_mc_command *command) {
     vc_mc_clear(command, stream->series, used);
     command->skips_line = !used || data[used - 1] != '\n';
     if (error) return answer_error(command, error);
@@ -314,7 +312,7 @@ static vc_step end_series(vc_mc_stream *stream, const char *data, size_t used,
 /* Find the end of the word that begins at `data`: NEXT if it is there, with where the line ends if
  * it does there, otherwise 0. */
 static vc_step find_end(vc_mc_stream *stream, const char *data, size_t length, size_t most,
-                           size_t *end, size_t *line_end, vc_mc_command *command) {
+                        size_t *end, size_t *line_end, vc_mc_command *command) {
     size_t at = 0;
     *line_end = 0;
     while (at < length && at <= most + 1 && data[at] != ' ' && data[at] != '\n') at++;
@@ -330,7 +328,7 @@ static vc_step find_end(vc_mc_stream *stream, const char *data, size_t length, s
 /* Find out whether another key follows the spaces at `*at`, and let it be where that begins, or
  * behind the line. */
 static vc_step find_next(vc_mc_stream *stream, const char *data, size_t length, size_t *at,
-                            bool *is_last, vc_mc_command *command) {
+                         bool *is_last, vc_mc_command *command) {
     size_t end = *at + SPACES_MAX;
     while (*at < length && *at < end && data[*at] == ' ') ++*at;
     *is_last = false;
@@ -343,7 +341,7 @@ static vc_step find_next(vc_mc_stream *stream, const char *data, size_t length, 
 }
 
 static vc_step read_time(vc_mc_stream *stream, const char *data, size_t end, size_t line_end,
-                            vc_mc_command *command) {
+                         vc_mc_command *command) {
     stream->awaits_time = false;
     if (vc_mc_read_signed((vc_text){data, end}, &stream->exptime))
         return use(stream, command, end);
@@ -352,7 +350,7 @@ static vc_step read_time(vc_mc_stream *stream, const char *data, size_t end, siz
 
 /* Make a command of the next key of a get, as soon as it has arrived. */
 static vc_step parse_key(vc_mc_stream *stream, const char *data, size_t length,
-                            vc_mc_command *command) {
+                         vc_mc_command *command) {
     size_t end, line_end, spaces = 0;
     bool is_last = true, has_time = stream->series == VC_MC_GAT || stream->series == VC_MC_GATS;
     while (spaces < length && data[spaces] == ' ') spaces++;
@@ -385,7 +383,7 @@ static vc_step parse_key(vc_mc_stream *stream, const char *data, size_t length,
 
 /* Begin a line that is longer than others may be. */
 static vc_step parse_long(vc_mc_stream *stream, const char *data, size_t length,
-                             vc_mc_command *command) {
+                          vc_mc_command *command) {
     vc_mc_name name;
     size_t next;
     if (is_get(data, length, SPACES_MAX, &name, &next))
@@ -397,7 +395,7 @@ static vc_step parse_long(vc_mc_stream *stream, const char *data, size_t length,
 }
 
 vc_step vc_mc_parse_text(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
-                            size_t length, vc_mc_command *command) {
+                         size_t length, vc_mc_command *command) {
     if (stream->is_series) return parse_key(stream, data, length, command);
     const char *found = memchr(data + stream->scanned, '\n', length - stream->scanned);
     size_t size = found ? (size_t)(found - data) : length;

@@ -139,8 +139,8 @@ static size_t skip(vc_mc_stream *stream, const char *data, size_t length) {
 }
 
 /* Let the parser find a command; what it uses before is added to `*used`. */
-static vc_step find_command(const vc_mc *mc, vc_mc_stream *stream, const char *data,
-                            size_t length, size_t *used, vc_mc_command *command) {
+static vc_step find_command(const vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
+                            size_t *used, vc_mc_command *command) {
     vc_step step = VC_STEP_MORE;
     do {
         stream->base.needed = 1;
@@ -266,7 +266,7 @@ static vc_step await(vc_mc_stream *stream, size_t left) {
 }
 
 vc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
-                         size_t *used, vc_out *out) {
+                      size_t *used, vc_out *out) {
     vc_mc_command *command = &mc->command;
     *used = 0;
     if (length && !stream->is_known) {
