@@ -254,18 +254,12 @@ static vc_step parse_words(const vc_mc_config *config, vc_mc_stream *stream, con
 
 /* --- Gets --------------------------------------------------------------------------------- */
 
-/* Whether a line begins with the name of a get, which one, and where its first word after it
- * begins; `most` spaces may be before the name. */
-static bool is_get(const char *data, size_t length, size_t most, vc_mc_name *name, size_t *next) {
-    size_t at = 0;
-    while (at < length && at < most && data[at] == ' ') at++;
-    for (*name = VC_MC_GET; *name <= VC_MC_GATS; ++*name) {
-        const char *word = vc_mc_names[*name];
-        *next = at + strlen(word) + 1;
-        if (length >= *next && data[*next - 1] == ' ' && !memcmp(data + at, word, *next - at - 1))
-            return true;
-    }
-    return false;
+/* Which get a word names; VC_MC_NAMES: none. */
+static vc_mc_name get_of(vc_text word) {
+    if (vc_mc_is_word(word, "bget")) return VC_MC_GET;
+    for (vc_mc_name name = VC_MC_GET; name <= VC_MC_GATS; name++)
+        if (vc_mc_is_word(word, vc_mc_names[name])) return name;
+    return VC_MC_NAMES;
 }
 
 /* Let the words that follow be the keys of a get, before them its time. */
@@ -280,14 +274,11 @@ static vc_step begin_series(vc_mc_stream *stream, vc_mc_name name, size_t used,
     return use(stream, command, used);
 }
 
-/* Begin a get whose line is whole: if a key is too long, none of them is read. */
-static vc_step parse_get(vc_mc_stream *stream, vc_mc_name name, const char *data, const char *end,
-                         vc_mc_command *command) {
-    const char *at = data;
+/* Begin a get whose line is whole, with the words at `at`: if a key is too long, none is read. */
+static vc_step parse_get(vc_mc_stream *stream, vc_mc_name name, const char *data, const char *at,
+                         const char *end, vc_mc_command *command) {
     int64_t exptime;
     bool has_time = name == VC_MC_GAT || name == VC_MC_GATS;
-    while (at < end && *at == ' ') at++;
-    vc_mc_next_word(&at, end);
     size_t used = (size_t)(at - data);
     command->name = name;
     if (at == end) return answer_error(command, "ERROR");
@@ -381,39 +372,30 @@ static vc_step parse_key(vc_mc_stream *stream, const char *data, size_t length,
 
 /* --- The input ---------------------------------------------------------------------------- */
 
-/* Begin a line that is longer than others may be. */
-static vc_step parse_long(vc_mc_stream *stream, const char *data, size_t length,
-                          vc_mc_command *command) {
-    vc_mc_name name;
-    size_t next;
-    if (is_get(data, length, SPACES_MAX, &name, &next))
-        return begin_series(stream, name, next, command);
-    /* It is unknown where the next command begins. */
-    vc_mc_clear(command, VC_MC_UNKNOWN, length);
-    command->closes = true;
-    return answer_error(command, "CLIENT_ERROR line too long");
-}
-
 vc_step vc_mc_parse_text(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
                          size_t length, vc_mc_command *command) {
     if (stream->is_series) return parse_key(stream, data, length, command);
     const char *found = memchr(data + stream->scanned, '\n', length - stream->scanned);
     size_t size = found ? (size_t)(found - data) : length;
-    if (size > LINE_BYTES_MAX) return parse_long(stream, data, length, command);
-    if (!found) {
+    bool is_long = size > LINE_BYTES_MAX;
+    if (!found && !is_long) {
         stream->scanned = length;
         return want(stream, command, length + 1);
     }
-    const char *at = data, *end = size > 1 && found[-1] == '\r' ? found - 1 : found;
+    const char *at = data, *end = data + size - (!is_long && size > 1 && found[-1] == '\r');
     while (at < end && *at == ' ') at++;
+    bool is_wide = at - data > SPACES_MAX;
     vc_text words[VC_MC_WORDS] = {vc_mc_next_word(&at, end)};
     unsigned count = 1;
-    vc_mc_clear(command, VC_MC_UNKNOWN, size + 1);
-    for (vc_mc_name name = VC_MC_GET; name <= VC_MC_GATS; name++)
-        if (vc_mc_is_word(words[0], vc_mc_names[name]))
-            return parse_get(stream, name, data, end, command);
-    if (vc_mc_is_word(words[0], "bget"))
-        return parse_get(stream, VC_MC_GET, data, end, command);
+    vc_mc_clear(command, VC_MC_UNKNOWN, is_long ? length : size + 1);
+    vc_mc_name get = get_of(words[0]);
+    if (is_long && (is_wide || get == VC_MC_NAMES)) {
+        /* It is unknown where the next command begins. */
+        command->closes = true;
+        return answer_error(command, "CLIENT_ERROR line too long");
+    }
+    if (is_long) return begin_series(stream, get, (size_t)(at - data), command);
+    if (get != VC_MC_NAMES) return parse_get(stream, get, data, at, end, command);
     while (at < end && count < VC_MC_WORDS) words[count++] = vc_mc_next_word(&at, end);
     return parse_words(config, stream, data, length, words, count, command);
 }
