@@ -242,7 +242,7 @@ def c_failure(objects: Objects, mutation: Mutation | None, folder: Path) -> str:
     if failed or not paths:
         return failed
     objects.extensions()
-    for name in ("tests", "tools", "conf"):
+    for name in ("tests", "tools", "conf", "docs"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "pyproject.toml", folder)
     return first_failure(source, folder, paths, folder=folder)
