@@ -102,9 +102,10 @@ missing_for_test() {
     command -v logrotate >/dev/null || missing_file libpopt0 "/usr/lib/*/libpopt.so.0"
     php -m 2>/dev/null | grep -x memcached >/dev/null || echo php-memcached
     missing_file libsasl2-modules "/usr/lib/*/sasl2/libplain.so"
-    # njs is a module of Debian's nginx and of no other.
-    { command -v nginx >/dev/null && ! dpkg-query -W nginx-common >/dev/null 2>&1; } ||
-        missing_file libnginx-mod-http-js /usr/lib/nginx/modules/ngx_http_js_module.so
+    # Modules of Debian's nginx and of no other.
+    command -v nginx >/dev/null && ! dpkg-query -W nginx-common >/dev/null 2>&1 && return
+    missing_file libnginx-mod-http-js /usr/lib/nginx/modules/ngx_http_js_module.so
+    missing_file libnginx-mod-stream /usr/lib/nginx/modules/ngx_stream_module.so
 }
 
 # libFuzzer is not in the package of clang.

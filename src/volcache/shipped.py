@@ -35,6 +35,7 @@ PATHS: Final = (
     "docs/openapi.yaml",
     "docs/volcache.1",
     "nginx",
+    "tools/gocacheprog.py",
     "tools/nginx_tokens.py",
 )
 _PACKAGE: Final = Path(__file__).resolve().parent

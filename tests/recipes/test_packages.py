@@ -27,6 +27,7 @@ from support.recipes import (
     RunningCache,
     a_cache,
     need,
+    njs_module,
     run,
     snippet,
 )
@@ -35,20 +36,13 @@ from support.registry import Registry
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
 RECIPE: Final = "pip, npm and apt"
-MODULES: Final = (
-    Path("/usr/lib/nginx/modules/ngx_http_js_module.so"),
-    Path("/usr/lib64/nginx/modules/ngx_http_js_module.so"),
-    Path("/etc/nginx/modules/ngx_http_js_module.so"),
-)
 
 
 @contextmanager
 def packages(folder: Path) -> Iterator[tuple[Registry, Front, RunningCache]]:
     """Run the nginx of the document between registries and an instance."""
     need("nginx")
-    module = next((path for path in MODULES if path.exists()), None)
-    if module is None:
-        pytest.skip("njs, Debian's libnginx-mod-http-js, is not installed")
+    module = njs_module()
     more = tomllib.loads(snippet(RECIPE, "toml"))
     with (
         Registry(folder / "registry") as registry,

@@ -97,13 +97,18 @@ def shell(text: str, folder: Path) -> str:
     return run(["bash", "-euo", "pipefail", "-c", text], folder, path)
 
 
-def njs_module() -> Path:
-    """Return the module of nginx; skip the test if it is not installed."""
+def nginx_module(name: str) -> Path:
+    """Return a module of nginx; skip the test if it is not installed."""
     for folder in ("/usr/lib/nginx", "/usr/lib64/nginx", "/etc/nginx"):
-        path = Path(folder, "modules/ngx_http_js_module.so")
+        path = Path(folder, "modules", name)
         if path.exists():
             return path
-    pytest.skip("njs, Debian's libnginx-mod-http-js, is not installed")
+    pytest.skip(f"nginx's module {name} is not installed")
+
+
+def njs_module() -> Path:
+    """Return njs."""
+    return nginx_module("ngx_http_js_module.so")
 
 
 class Daemon(Program):

@@ -265,7 +265,7 @@ def _diff(changes: Sequence[Change]) -> Iterator[str]:
     for change in sorted(changes, key=lambda one: one.old is None):
         text = change.path.rpartition("/")[2], change.new or ""
         changed = (line for line in [*change.diff()][2:] if line[:1] in "+-")
-        lines = tuple(sorted(line for line in changed if line[1:2] not in "#"))
+        lines = tuple(sorted(line for line in changed if line[1:2] not in {"", "#"}))
         lines = texts.setdefault(text, lines) if change.new else lines
         alike.setdefault(lines, []).append(change)
     for first, *others in alike.values():

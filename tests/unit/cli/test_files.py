@@ -41,7 +41,7 @@ def test_files_are_those_of_the_project(
     assert (code, summary) == (0, f"{len(written)} files written, 0 unchanged")
     modes = {path: (folder / path).stat().st_mode for path in written}
     programs = [path for path, mode in modes.items() if mode & 0o111]
-    assert programs == ["tools/nginx_tokens.py"]
+    assert programs == ["tools/gocacheprog.py", "tools/nginx_tokens.py"]
     assert modes["nginx/volcache.conf"] & 0o777 == 0o640
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
