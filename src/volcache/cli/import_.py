@@ -16,22 +16,20 @@ from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from volcache.cli.archive import ArchiveReader, LeftOutError
+from volcache.cli.archive import ArchiveReader
 from volcache.cli.command import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
-    FileError,
     Line,
     command,
     output,
     silence_log,
 )
-from volcache.cli.progress import above, progress
+from volcache.cli.sources import Outcome, Reader, Source, of_archive
 from volcache.cli.streams import STANDARD, reading, source_name
 from volcache.config import Sources, value_size_max, volume_size_least
 from volcache.errors import (
-    ClientError,
     ConfigError,
     ForeignDirectoryError,
     MountPointError,
@@ -42,7 +40,6 @@ from volcache.keys import parse_key
 from volcache.store import PeriodicSync, Store
 from volcache.store.files import OsFileSystem, ReadOnlyFileSystem
 from volcache.store.format import TIME_END, VOLUME_HEADER_BYTES
-from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
 from volcache.store.volume import NO_FILE
 from volcache.text import counted, size
@@ -51,24 +48,19 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from volcache.cli.archive import ArchivedValue, Member
+    from volcache.cli.archive import ArchivedValue
+    from volcache.cli.sources import Entry
     from volcache.settings import Config
 
-LISTED_MAX: Final = 100  # Lines for files that are left out; the others are counted.
 _SYNC_SECONDS: Final = 1.0
 _VOLUMES_MIN: Final = 2
 
 
 @dataclass(slots=True)
-class Outcome:
+class Imported(Outcome):
     """The result of an import."""
 
-    files: int = 0  # Imported.
-    bytes: int = 0  # Of their values.
-    left_out: int = 0
-    expired: int = 0  # Their lifetimes have ended since the export.
     overflows: bool = False  # The volumes cannot hold all files.
-    interrupted: bool = False
 
 
 def import_archive(
@@ -78,7 +70,7 @@ def import_archive(
     config: Config,
     total: int | None,
     report: Callable[[str], None],
-) -> Outcome:
+) -> Imported:
     """
     Store each file of an archive under its name.
 
@@ -98,8 +90,9 @@ def import_archive(
             Files imported before stay stored, as after a `FileError`.
     """
     started = time.monotonic()
-    members = archive.members()
-    first = [*islice(members, 1)]  # What is no archive creates no mount point.
+    entries = of_archive(archive)
+    first = [*islice(entries, 1)]  # What is no archive creates no mount point.
+    source = Source(chain(first, entries), total, lambda: archive.position)
     with interrupt_flag() as is_interrupted:
         store = Store.open(
             directory,
@@ -109,48 +102,44 @@ def import_archive(
             eviction=config.eviction,
             fs=OsFileSystem(),
         )
-        work = _Import(store, archive, config, chain(first, members))
+        work = _Import(store, config, report)
         try:
             with ExitStack() as parts:
                 parts.callback(store.close)
                 parts.callback(PeriodicSync(store, _SYNC_SECONDS).stop)
-                work.run(total, report, is_interrupted)
+                work.run(source, is_interrupted)
         finally:
-            seconds = time.monotonic() - started
-            report(_summary(directory, work.outcome, store, seconds))
+            seconds, evicted = time.monotonic() - started, store.stats.evicted_records
+            more = f" overwritten: {counted(evicted, 'record')};" if evicted else ""
+            done, fields = work.outcome, {"overwritten": evicted}
+            report(summary_line(directory, done, more, seconds, **fields))
     return work.outcome
 
 
-def _summary(directory: str, outcome: Outcome, store: Store, seconds: float) -> Line:
-    evicted = store.stats.evicted_records
-    overwritten = f" overwritten: {counted(evicted, 'record')};" if evicted else ""
-    expired = f" expired: {outcome.expired};" if outcome.expired else ""
+def summary_line(
+    place: str, done: Outcome, more: str, seconds: float, **fields: object
+) -> Line:
+    """Return the last line: what was done with a source or a directory."""
+    expired = f" expired: {done.expired};" if done.expired else ""
     text = (
-        f"{directory}: {counted(outcome.files, 'file')}, {size(outcome.bytes)};"
-        f" left out: {outcome.left_out};{expired}{overwritten}"
-        f" {seconds:.1f} s{'; interrupted' if outcome.interrupted else ''}"
+        f"{place}: {counted(done.files, 'file', ',')}, {size(done.bytes)};"
+        f" left out: {done.left_out};{expired}{more} {seconds:.1f} s"
+        f"{'; interrupted' if done.interrupted else ''}"
     )
-    summary = {
-        "directory": directory,
-        **asdict(outcome),
-        "overwritten": evicted,
-        "seconds": round(seconds, 3),
-    }
-    return Line(text, summary=summary)
+    what = "directory" if isinstance(done, Imported) else "source"
+    numbers = {**asdict(done), **fields, "seconds": round(seconds, 3)}
+    return Line(text, summary={what: place, **numbers})
 
 
-class _Import:
+class _Import(Reader):
     """The import of one archive into an open store."""
 
     def __init__(
-        self,
-        store: Store,
-        archive: ArchiveReader,
-        config: Config,
-        members: Iterator[Member],
+        self, store: Store, config: Config, report: Callable[[str], None]
     ) -> None:
-        self._store, self._archive, self._config = store, archive, config
-        self._members = members
+        self.outcome = Imported()
+        super().__init__(self.outcome, report)
+        self._store, self._config = store, config
         self._value_size = value_size_max(config)
         self._now_ms = time.time_ns() // 1_000_000
         # How far the clock of the store is ahead of that of the machine.
@@ -161,45 +150,21 @@ class _Import:
         # Of values that no export has written; 0: never.
         self._expires_ms = expires_ms and store.clock.from_machine_ms(expires_ms)
         self._room = _Room(store)
-        self.outcome = Outcome()
 
-    def run(
-        self,
-        total: int | None,
-        report: Callable[[str], None],
-        is_interrupted: Callable[[], bool],
-    ) -> None:
+    def run(self, source: Source, is_interrupted: Callable[[], bool]) -> None:
         """Store all files, or those before an interrupt."""
-        try:
-            with progress(total, "import") as bar:
-                report_above = above(bar, report)
-                for member in self._members:
-                    bar.update(self._archive.position - bar.n)
-                    if is_interrupted():
-                        break
-                    try:
-                        self._store_member(member, report_above)
-                    except (LeftOutError, ClientError) as error:
-                        self._leave_out(member.name, error, report_above)
-        except FileError:
-            # What writes to a pipe is interrupted by the same Ctrl-C.
-            if not is_interrupted():
-                raise
-        self.outcome.interrupted = is_interrupted()
-        hidden = self.outcome.left_out - LISTED_MAX
-        if hidden > 0:
-            report(f"left out {hidden} more")
+        self.read(source, "import", is_interrupted)
+        self.report_hidden()
         if self.outcome.interrupted:
-            report("interrupted: the files before are imported, the rest is not")
+            self.report("interrupted: the files before are imported, the rest is not")
 
-    def _store_member(self, member: Member, report: Callable[[str], None]) -> None:
-        if member.why:
-            raise LeftOutError(member.why)
-        if member.size > self._value_size:
-            raise ValueTooLargeError(size=member.size, limit=self._value_size)
-        value = self._archive.read()
-        one = member.value_of(value)
-        name = member.name.removeprefix(b"./") if one is None else one.key
+    def take(self, entry: Entry) -> None:
+        """Store it."""
+        if entry.size > self._value_size:
+            raise ValueTooLargeError(size=entry.size, limit=self._value_size)
+        value = entry.read()
+        one = entry.known(value)
+        name = entry.name if one is None else one.key
         key = parse_key(f"/{name.decode('latin-1')}", self._config.max_key_size)
         options: dict[str, Any] = {"expires_ms": self._expires_ms}
         if one is not None:
@@ -212,7 +177,9 @@ class _Import:
         self.outcome.bytes += len(value)
         if self._room.is_exceeded_by(record.size) and not self.outcome.overflows:
             self.outcome.overflows = True
-            report(f"does not fit into {self._room}: the first files are overwritten")
+            self.report(
+                f"does not fit into {self._room}: the first files are overwritten"
+            )
 
     def _options(self, one: ArchivedValue) -> dict[str, Any]:
         """Return what a value is stored with."""
@@ -234,15 +201,6 @@ class _Import:
             "expires_ms": expires_ms and min(expires_ms + self._lead_ms, TIME_END - 1),
             "flags": one.flags,
         }
-
-    def _leave_out(
-        self, path: bytes, error: Exception, report: Callable[[str], None]
-    ) -> None:
-        self.outcome.left_out += 1
-        if self.outcome.left_out <= LISTED_MAX:
-            name = encode_key(path)
-            text = f"left out {name}: {error}"
-            report(Line(text, key=name, left_out=str(error)))
 
 
 class _Room:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -21,24 +21,20 @@ from volcache.cli.command import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
-    FileError,
-    Line,
     command,
     output,
 )
-from volcache.cli.import_ import LISTED_MAX, interrupt_flag
-from volcache.cli.progress import above, progress
+from volcache.cli.import_ import interrupt_flag, summary_line
 from volcache.cli.sender import NO_ANSWER, Put, Sender
-from volcache.cli.sources import opened
+from volcache.cli.sources import Outcome, Reader, opened
+from volcache.cli.streams import writing
 from volcache.cli.values import KEY_BYTES_MAX, in_use, put_headers
-from volcache.errors import ClientError, ConfigError, InstanceError
+from volcache.errors import ConfigError, InstanceError
 from volcache.keys import parse_key
-from volcache.store.index_format import encode_key
-from volcache.text import counted, size
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from volcache.cli.archive import ArchivedValue
@@ -48,82 +44,56 @@ _SAVED_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)
-class Outcome:
+class Loaded(Outcome):
     """The result of a load."""
 
-    files: int = 0  # Stored.
-    bytes: int = 0  # Of their values.
-    left_out: int = 0
-    expired: int = 0  # Their lifetimes have ended since the export.
     skipped: int = 0  # Loaded before.
-    interrupted: bool = False
 
 
-class _Load:
-    """Reads entries and hands them to the instances of their keys."""
+class _Load(Reader):
+    """Hands entries to the instances of their keys."""
 
     def __init__(
         self,
         sender: Sender,
-        headers: dict[str, str],
-        prefix: bytes,
+        arguments: argparse.Namespace,
         report: Callable[[str], None],
     ) -> None:
-        self._sender, self._headers, self._prefix = sender, headers, prefix
-        self._report = report
-        self.outcome = Outcome()
-        self._position = 0  # How many entries were read.
+        self.outcome = Loaded(skipped=_saved(arguments.resume))
+        super().__init__(self.outcome, report)
+        self._sender, self._headers = sender, put_headers(arguments)
+        self._prefix = os.fsencode(arguments.prefix)
+        self._place: Path | None = arguments.resume
+        self._position = self.outcome.skipped  # How many entries were read.
         self._failed_at: int | None = None  # The first that should be tried again.
+        self._saved = time.monotonic()
 
-    def run(
-        self,
-        source: Source,
-        place: Path | None,
-        is_interrupted: Callable[[], bool],
-    ) -> None:
-        """Load all entries, or those before an interrupt; `place` is of --resume."""
-        done = self.outcome
-        done.skipped = self._position = _saved(place)
-        saved = time.monotonic()
-        unit = "files" if source.total is None else "B"
-        with progress(source.total, "load", unit) as bar:
-            self._report = above(bar, self._report)
-            entries = islice(source.entries, self._position, None)
-            while not is_interrupted() and (entry := next(entries, None)) is not None:
-                self._add(entry)
-                self._position += 1
-                if source.total is None:
-                    bar.update()
-                else:
-                    bar.update(source.position() - bar.n)
-                if place and time.monotonic() - saved > _SAVED_SECONDS:
-                    self._settle(place)
-                    saved = time.monotonic()
-            self._settle(place)
-        done.interrupted = is_interrupted()
-        if (hidden := done.left_out - LISTED_MAX) > 0:
-            self._report(f"left out {hidden} more")
+    def run(self, source: Source, is_interrupted: Callable[[], bool]) -> None:
+        """Load all entries that were not loaded before, or those before an interrupt."""
+        left = source._replace(entries=self._counted(source.entries))
+        self.read(left, "load", is_interrupted)
+        self._settle()
+        self.report_hidden()
 
-    def _add(self, entry: Entry) -> None:
-        if entry.why:
-            self._leave_out(entry.name, entry.why)
-            return
-        try:
-            value = entry.read()
-            known = entry.known(value)
-            name = self._prefix + (entry.name if known is None else known.key)
-            key = parse_key(f"/{name.decode('latin-1')}", KEY_BYTES_MAX)
-            headers = self._headers if known is None else self._restored(known)
-        except (LeftOutError, ClientError) as error:
-            self._leave_out(entry.name, str(error))
-        except OSError as error:
-            self._leave_out(entry.name, f"cannot be read: {error.strerror}")
+    def _counted(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+        for entry in islice(entries, self._position, None):
+            yield entry
+            self._position += 1
+            self._take()
+            if self._place and time.monotonic() - self._saved > _SAVED_SECONDS:
+                self._settle()
+
+    def take(self, entry: Entry) -> None:
+        """Send it soon."""
+        value = entry.read()
+        known = entry.known(value)
+        name = self._prefix + (entry.name if known is None else known.key)
+        key = parse_key(f"/{name.decode('latin-1')}", KEY_BYTES_MAX)
+        headers = self._headers if known is None else self._restored(known)
+        if headers is None:
+            self.outcome.expired += 1
         else:
-            if headers is None:
-                self.outcome.expired += 1
-            else:
-                self._sender.add(Put(self._position, key, value, headers))
-        self._take()
+            self._sender.add(Put(self._position, key, value, headers))
 
     def _restored(self, known: ArchivedValue) -> dict[str, str] | None:
         """Return the headers with which an export is stored; None: it has expired."""
@@ -152,28 +122,20 @@ class _Load:
                 continue
             if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
                 raise InstanceError(why, "give the token by --token-file")
-            self._leave_out(put.key, why)
+            self.leave_out(put.key, why)
             if status == NO_ANSWER or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 failed = put.number if self._failed_at is None else self._failed_at
                 self._failed_at = min(failed, put.number)
 
-    def _leave_out(self, name: bytes, why: str) -> None:
-        self.outcome.left_out += 1
-        if self.outcome.left_out <= LISTED_MAX:
-            shown = encode_key(name)
-            self._report(Line(f"left out {shown}: {why}", key=shown, left_out=why))
-
-    def _settle(self, place: Path | None) -> None:
+    def _settle(self) -> None:
         """Wait until all is answered, and keep how far that is."""
         self._sender.wait()
         self._take()
-        if place is None:
-            return
-        at = self._position if self._failed_at is None else self._failed_at
-        try:
-            place.write_text(f"{at}\n")
-        except OSError as error:
-            raise FileError(str(place), "written", error) from error
+        self._saved = time.monotonic()
+        if self._place is not None:
+            at = self._position if self._failed_at is None else self._failed_at
+            with writing(str(self._place)) as file:
+                file.write(b"%d\n" % at)
 
 
 def _saved(place: Path | None) -> int:
@@ -192,36 +154,25 @@ def _saved(place: Path | None) -> int:
     return int(text)
 
 
-def _summary(source: str, done: Outcome, seconds: float) -> Line:
-    skipped = f" loaded before: {done.skipped};" if done.skipped else ""
-    expired = f" expired: {done.expired};" if done.expired else ""
-    text = (
-        f"{source}: {counted(done.files, 'file', ',')}, {size(done.bytes)};"
-        f" left out: {done.left_out};{skipped}{expired} {seconds:.1f} s"
-        f"{'; interrupted' if done.interrupted else ''}"
-    )
-    rounded = {"seconds": round(seconds, 3)}
-    return Line(text, summary={"source": source, **asdict(done), **rounded})
-
-
 def _run(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
-    headers = put_headers(arguments)
     with (
         opened(arguments.source) as source,
         output(as_json=arguments.json) as report,
         interrupt_flag() as is_interrupted,
         Sender(in_use(arguments), arguments.timeout) as sender,
     ):
-        load = _Load(sender, headers, os.fsencode(arguments.prefix), report)
+        load = _Load(sender, arguments, report)
+        done = load.outcome
         try:
-            load.run(source, arguments.resume, is_interrupted)
+            load.run(source, is_interrupted)
         finally:
             seconds = time.monotonic() - started
-            report(_summary(arguments.source, load.outcome, seconds))
-    if load.outcome.interrupted:
+            before = f" loaded before: {done.skipped};" if done.skipped else ""
+            report(summary_line(arguments.source, done, before, seconds))
+    if done.interrupted:
         return EXIT_INTERRUPTED
-    return EXIT_FAILED if load.outcome.left_out else EXIT_OK
+    return EXIT_FAILED if done.left_out else EXIT_OK
 
 
 COMMAND: Final = command("load", _run)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _FILES: Final = 64  # In a row,
 _BYTES: Final = 256 << 10  # and of their values. Answers of so many fit the buffers.
 _HELD_BYTES: Final = 32 << 20  # Values in flight; one of any size is allowed.
-_LANES: Final = 3  # Connections to an instance,
-_LANES_MAX: Final = 48  # and to all of them, but one to each.
+_CONNECTIONS: Final = 3  # Connections to an instance,
+_CONNECTIONS_MAX: Final = 48  # and to all of them, but one to each.
 _FAILURES: Final = 500  # Statuses from here on are tried again.
 _TRIES: Final = 6
 _PAUSE_SECONDS: Final = 0.25  # It doubles with each try.
@@ -83,24 +83,24 @@ class Sender:
         self._queues = {name: SimpleQueue[list[Put] | None]() for name in self._rows}
         self._changed = threading.Condition()
         self._held = self._waiting = 0  # Bytes, and rows.
-        lanes = max(1, min(_LANES, _LANES_MAX // len(nodes)))
-        self._lanes = [
-            _Lane(self, name, self._places[name].url, timeout, self._queues[name])
+        count = max(1, min(_CONNECTIONS, _CONNECTIONS_MAX // len(nodes)))
+        self._connections = [
+            _Connection(self, name, self._places[name].url, timeout, self._queues[name])
             for name in self._rows
-            for _ in range(lanes)
+            for _ in range(count)
         ]
 
     def __enter__(self) -> Self:
         """Start the threads."""
-        for lane in self._lanes:
-            lane.start()
+        for one in self._connections:
+            one.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """End them; they are daemons and need not be waited for."""
-        for lane in self._lanes:
-            lane.is_over = True
-            lane.queue.put(None)
+        for one in self._connections:
+            one.is_over = True
+            one.queue.put(None)
 
     def add(self, put: Put) -> None:
         """Send a value soon; wait while too many bytes are in flight."""
@@ -139,7 +139,7 @@ class Sender:
             self._changed.notify_all()
 
 
-class _Lane(threading.Thread):
+class _Connection(threading.Thread):
     """One connection to an instance, and the thread that uses it."""
 
     def __init__(
