@@ -90,7 +90,7 @@ typedef struct {
 static vc_index *ix;
 static vc_shared *shared;       /* NULL: the index has mappings of its own */
 static vc_guest *guest;         /* maps it */
-static int shared_fd;
+static vc_sharing sharing;
 static model_key keys[KEYS_MAX];
 static uint32_t key_count;
 static uint32_t volumes, live_slots[65536], live_count;
@@ -613,9 +613,10 @@ static void make_index(void) {
     offset_max = ((uint64_t)1 << bits_for(volume_bytes)) - 1;
     uint32_t kind_of_size = byte();
     uint64_t expected = kind_of_size < 200 ? 0 : (uint64_t)kind_of_size * 1024;
-    shared = byte() % 2 ? vc_shared_new(volume_bytes, volumes, 2 << bits_for(volumes), &shared_fd)
-                        : NULL;
-    guest = shared ? vc_guest_new(shared_fd, -1) : NULL;
+    sharing = (vc_sharing){0};
+    if (byte() % 2) sharing = vc_shared_new(volume_bytes, volumes, 2 << bits_for(volumes));
+    shared = sharing.at;
+    guest = shared ? vc_guest_new(sharing.fd, -1) : NULL;
     ix = vc_index_new(hash_key, volume_bytes, volumes, expected, shared);
     if (ix == NULL) {
         CHECK(has_refusals);
@@ -638,7 +639,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     make_index();
     if (ix == NULL) {
         vc_guest_free(guest);
-        vc_shared_free(shared, shared_fd);
+        vc_shared_free(&sharing);
         return 0;
     }
     slot_live = calloc(ix->slots, sizeof *slot_live);
@@ -663,7 +664,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     CHECK(ix->entries == ix->stale && stats_now().records == 0);
     vc_index_free(ix);
     vc_guest_free(guest);
-    vc_shared_free(shared, shared_fd);
+    vc_shared_free(&sharing);
     CHECK(mapped_bytes == 0);
     free(slot_live);
     free(slot_is_live);

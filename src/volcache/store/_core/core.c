@@ -145,7 +145,8 @@ vc_core *vc_core_new(const vc_calls *calls, const uint8_t hash_key[16], uint64_t
     core->calls = *calls;
     core->volume_bytes = volume_bytes;
     for (core->slots = 2; core->slots < 2 * volumes;) core->slots *= 2;
-    core->shared = vc_shared_new(volume_bytes, volumes, core->slots, &core->shared_fd);
+    core->sharing = vc_shared_new(volume_bytes, volumes, core->slots);
+    core->shared = core->sharing.at;
     core->index = vc_index_new(hash_key, volume_bytes, volumes, expected, core->shared);
     core->places = calloc(core->slots, sizeof *core->places);
     if (!core->index || !core->places) {
@@ -170,7 +171,7 @@ void vc_core_free(vc_core *core) VC_UNCHECKED {
     if (!core) return;
     join(core);
     if (core->index) vc_index_free(core->index);
-    vc_shared_free(core->shared, core->shared_fd);
+    vc_shared_free(&core->sharing);
     for (uint32_t slot = 0; core->places && slot < core->slots; slot++)
         free(core->places[slot].segments);
     free(core->places);
@@ -383,7 +384,7 @@ void vc_core_count_reads(vc_core *core, const uint64_t *reads, size_t count) {
 }
 
 int vc_core_shared_fd(const vc_core *core) VC_UNCHECKED {
-    return core->shared && vc_index_is_shared(core->index) ? core->shared_fd : -1;
+    return core->shared && vc_index_is_shared(core->index) ? core->sharing.fd : -1;
 }
 
 void vc_core_set_older(vc_core *core, uint64_t us) { atomic_store(&core->older_us, us); }

@@ -36,8 +36,8 @@ struct vc_core {
     vc_mutex mutex;
     vc_calls calls;
     vc_index *index VC_GUARDED_BY(mutex);
-    vc_shared *shared;      /* with the index in it; NULL: it is not shared */
-    int shared_fd;
+    vc_sharing sharing;
+    vc_shared *shared;      /* of it, with the index; NULL: it is not shared */
     uint64_t volume_bytes;
     vc_place *places VC_GUARDED_BY(mutex);  /* by slot */
     uint32_t slots;

@@ -33,38 +33,45 @@ static uint64_t shared_window(uint64_t volume_bytes, uint32_t volumes) {
     return bytes & ~(uint64_t)(SHARED_WINDOW_MIN - 1);
 }
 
-vc_shared *vc_shared_new(uint64_t volume_bytes, uint32_t volumes, uint32_t slots, int *fd) {
+/* Returns NULL if the file cannot be shared. */
+static vc_shared *shared_map(int fd, uint64_t bytes) {
     struct flock lock = {.l_type = F_WRLCK};
+    const int seals = F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    if (ftruncate(fd, (off_t)bytes) || fcntl(fd, F_SETLK, &lock)) return NULL;
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (at == MAP_FAILED) return NULL;
+    /* No guest can write. A forked child, which is one, must not. */
+    if (!madvise(at, bytes, MADV_DONTFORK) && !fcntl(fd, F_ADD_SEALS, seals)) return at;
+    munmap(at, bytes);
+    return NULL;
+}
+
+vc_sharing vc_shared_new(uint64_t volume_bytes, uint32_t volumes, uint32_t slots) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t window = shared_window(volume_bytes, volumes);
     uint64_t groups_at = sizeof(vc_shared) + slots * sizeof(vc_shared_slot);
     groups_at = (groups_at + page - 1) / page * page;
-    uint64_t bytes = groups_at + window * VC_SHARED_GROUPS;
-    *fd = memfd_create("volcache index", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (*fd < 0) return NULL;
-    vc_shared *shared = MAP_FAILED;
-    if (!ftruncate(*fd, (off_t)bytes) && !fcntl(*fd, F_SETLK, &lock))
-        shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, *fd, 0);
-    /* No guest can write. A forked child, which is one, must not. */
-    if (shared == MAP_FAILED || madvise(shared, bytes, MADV_DONTFORK) ||
-        fcntl(*fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
-        if (shared != MAP_FAILED) munmap(shared, bytes);
-        close(*fd);
-        *fd = -1;
-        return NULL;
+    vc_sharing sharing = {.bytes = groups_at + window * VC_SHARED_GROUPS, .process = getpid()};
+    sharing.fd = memfd_create("volcache index", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (sharing.fd < 0) return sharing;
+    sharing.at = shared_map(sharing.fd, sharing.bytes);
+    if (!sharing.at) {
+        close(sharing.fd);
+        return sharing;
     }
-    shared->bytes = bytes;
-    shared->slots_at = sizeof(vc_shared);
-    shared->groups_at = groups_at;
-    shared->window_bytes = window;
-    shared->slots = slots;
-    return shared;
+    sharing.at->bytes = sharing.bytes;
+    sharing.at->slots_at = sizeof(vc_shared);
+    sharing.at->groups_at = groups_at;
+    sharing.at->window_bytes = window;
+    sharing.at->slots = slots;
+    return sharing;
 }
 
-void vc_shared_free(vc_shared *shared, int fd) {
-    if (!shared) return;
-    munmap(shared, shared->bytes);
-    close(fd);
+void vc_shared_free(const vc_sharing *sharing) {
+    if (!sharing->at) return;
+    /* In a forked child, something else may be there. */
+    if (sharing->process == getpid()) munmap(sharing->at, sharing->bytes);
+    close(sharing->fd);
 }
 
 /* --- A guest ------------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@
 #define VC_SHARED_H
 
 #include <stdatomic.h>
+#include <sys/types.h>
 
 #include "index.h"
 #include "record.h"
@@ -51,9 +52,16 @@ typedef struct vc_shared {
 
 /* --- The owner ---------------------------------------------------------------------------- */
 
-/* Return a mapping for an index, and its descriptor; NULL: there is none, and nothing is shared. */
-vc_shared *vc_shared_new(uint64_t volume_bytes, uint32_t volumes, uint32_t slots, int *fd);
-void vc_shared_free(vc_shared *shared, int fd);
+typedef struct {
+    vc_shared *at;              /* NULL: there is none, and nothing is shared */
+    size_t bytes;
+    int fd;
+    pid_t process;              /* a forked child does not have the mapping */
+} vc_sharing;
+
+/* Return a mapping for an index. */
+vc_sharing vc_shared_new(uint64_t volume_bytes, uint32_t volumes, uint32_t slots);
+void vc_shared_free(const vc_sharing *sharing);
 static inline vc_shared_slot *vc_shared_slots(const vc_shared *shared) {
     return (vc_shared_slot *)((char *)shared + shared->slots_at);
 }
