@@ -121,7 +121,15 @@ class EmbeddedCache(StoredMapping[V]):
 
         `touch` is its new `ttl`.
         """
-        if touch is not None and not self.touch(key, touch):
+        if touch is None:
+            data = self._session.value(key)
+            if data is None:
+                self._misses += 1
+                return default
+            if data is not False:
+                self._hits += 1
+                return self._loads(cast("bytes", data))
+        elif not self.touch(key, touch):
             return default
         record = self._find(encoded(key))
         return default if record is None else self._loads(record.value)
@@ -169,6 +177,10 @@ class EmbeddedCache(StoredMapping[V]):
         When this returns, the value survives the death of the process, and a power loss
         as `sync_mode` says.
         """
+        if ttl is None and self._sets_plainly and type(value) is bytes:
+            data = cast("bytes", value)
+            if not content_type and (put := self._session.put_value(key, data, b"")):
+                return put
         ttl = self._default_ttl if ttl is None else checked_ttl(ttl)
         etag = self._put(encoded(key), self._dumps(value), ttl, content_type)
         return cast("str", etag)

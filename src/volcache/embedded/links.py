@@ -86,6 +86,7 @@ class Owner:
         self.store = store = open_store(place)
         self._index, self.clock = store.index, store.clock
         self.get, self.peek, self.stat = store.get, store.peek, store.stat
+        self.value, self.put_value = store.index.value, store.index.put_value
         try:
             self._syncer = None if interval is None else PeriodicSync(store, interval)
             self._sharing = Sharing(store, place)
@@ -181,6 +182,8 @@ class Guest:
         # A process that closes any descriptor of a file loses its locks of it.
         if facts["pid"] != os.getpid():
             self._reader = self._share()
+        self.value = self._reader.value if self._reader else None
+        self.put_value = None
 
     def _share(self) -> SharedReader | None:
         """Return what reads without the owner; None: that is not possible."""

@@ -24,7 +24,7 @@ import threading
 import time
 import weakref
 from _thread import start_new_thread
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from volcache.embedded.errors import UnknownResultError, translated
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from volcache.store import Store
+    from volcache_client.keys import Key
+
+    Text = str | None
 
 T = TypeVar("T")
 
@@ -56,6 +59,7 @@ class Session:
     Attributes:
         path: As it was given.
         link: How its store is reached; None: not yet, or not any more.
+        value, put_value: Those of `Index`, or of `SharedReader`, for plain reads and sets.
         calls: One item for each call under way.
         is_closed: Whether no call may begin.
     """
@@ -78,6 +82,8 @@ class Session:
         self.path, self._place = path, os.path.realpath(path)
         self.calls: list[None] = []
         self.link: Owner | Guest | None = None
+        self.value: Callable[[Key], bytes | bool | None] = _is_unknown
+        self.put_value: Callable[[Key, bytes, bytes], Text] = _is_not_put
         self.is_closed = False
         self._open_store, self._interval = open_store, interval
         self._linking = threading.RLock()
@@ -150,7 +156,7 @@ class Session:
                 raise ClientUsageError(f"cache {self.path!r} is closed")
             if self.link is not lost:
                 return
-            self.link = None
+            self._unlink()
             if lost is not None:
                 lost.close()
             until = time.monotonic() + _WAIT_SECONDS
@@ -165,10 +171,16 @@ class Session:
 
     def _link(self) -> None:
         """Own the directory, or be a guest of the process that does."""
-        try:
-            self.link = Guest(self._place)
-        except (LinkLostError, FileNotFoundError, NotADirectoryError):
-            self.link = Owner(self._place, self._open_store, self._interval)
+        link: Owner | Guest | None = None
+        with suppress(LinkLostError, FileNotFoundError, NotADirectoryError):
+            link = Guest(self._place)
+        link = link or Owner(self._place, self._open_store, self._interval)
+        self.link = link
+        self.value = link.value or _is_unknown
+        self.put_value = link.put_value or _is_not_put
+
+    def _unlink(self) -> None:
+        self.link, self.value, self.put_value = None, _is_unknown, _is_not_put
 
     # --- The end -------------------------------------------------------------------
 
@@ -191,6 +203,7 @@ class Session:
             if self.is_closed:
                 return
             self.is_closed = True
+            self.value, self.put_value = _is_unknown, _is_not_put
             if at_exit:
                 self._close(time.monotonic() + _EXIT_SECONDS)
             else:
@@ -224,7 +237,7 @@ class Session:
         if self.link is not None and not self.is_closed:
             _forked.append(self.link)
             self.link.abandon()
-        self.link = None
+        self._unlink()
         self.calls.clear()
         self._holding.clear()
         self._linking = threading.RLock()
@@ -233,6 +246,14 @@ class Session:
 
 # Links of the parent, in a child: their ends would wait for threads that are not there.
 _forked: Final = list[object]()
+
+
+def _is_unknown(_key: Key) -> bool:
+    return False
+
+
+def _is_not_put(_key: Key, _value: bytes, _content_type: bytes) -> None:
+    return None
 
 
 def _hold(link: Owner | Guest) -> ExitStack:

@@ -93,6 +93,7 @@ class StoredValues(Generic[V]):
         self._session = session
         self._codec = codec
         self._is_plain = is_plain  # values are bytes
+        self._sets_plainly = is_plain and default_ttl == math.inf
         # Without a type, the service finds it by the suffix of the key.
         self._type = "" if is_plain else codec.content_type
         self._flights = Flights[bytes]()

@@ -37,6 +37,7 @@ cdef class Index:
     cpdef unsigned set_volume(self, volume) except *
     cdef bint has_put(self, const vc_put *put, vc_status status, int error) except -1
     cdef object put_failure(self, vc_status status, int error, unsigned ring)
+    cdef bint is_over(self, uint64_t expires_ms) noexcept
     cdef uint64_t fingerprint(self, bytes key) noexcept
 
 

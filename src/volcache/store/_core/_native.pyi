@@ -383,6 +383,24 @@ class Index:
     ) -> bool | None:
         """Return whether a condition holds, as in `change`; None: that is not known."""
 
+    def value(self, key: str | bytes) -> bytes | bool | None:
+        """
+        Return the value of a key that is plainly allowed; None: it has none.
+
+        False: it has to be read otherwise, to know or to count what there is. The read is
+        counted for the eviction policy, but not in `StoreStats`; as in `put_value`.
+        """
+
+    def put_value(
+        self, key: str | bytes, value: bytes, content_type: bytes
+    ) -> str | None:
+        """
+        Put a value that does not expire, of a key that is plainly allowed.
+
+        Returns:
+            Its ETag; None: nothing was done, and it has to be put otherwise.
+        """
+
     @property
     def shared_fd(self) -> int:
         """The descriptor of what guests map; -1: there is none."""
@@ -480,6 +498,9 @@ class SharedReader:
             Its fields; None: there is none. False: the owner is to be asked. True: the
             owner has the store no more.
         """
+
+    def value(self, key: str | bytes) -> bytes | bool | None:
+        """Return the value of a key, as `Index.value`; False also if `is_full`."""
 
     def take(self) -> bytes:
         """Return the list of reads, which is empty then; see `vc_core_count_reads`."""

@@ -11,6 +11,7 @@ import os
 
 from libc.errno cimport EIO, errno
 from libc.stdint cimport UINT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
@@ -34,14 +35,26 @@ cdef tuple RINGS = tuple(Ring)  # as the core numbers them
 functions = PyCapsule_New(<void *>&vc_functions, VC_FUNCTIONS_NAME, NULL)
 
 
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+
 cdef extern from *:
     """
+    /* A key of 1 to 1024 printable bytes that begins with none of `/.-` and has no `/.`. */
+    static int vc_is_plain_key(const uint8_t *at, Py_ssize_t length) {
+        if (length < 1 || length > 1024 || (*at >= '-' && *at <= '/')) return 0;
+        for (Py_ssize_t i = 0; i < length; i++)
+            if (at[i] < ' ' || at[i] == 127 || (at[i] == '.' && at[i - 1] == '/')) return 0;
+        return 1;
+    }
     /* A `bytes` that is being filled has one reference, which must be a pointer. */
     #define bytes_new(data, n) PyBytes_FromStringAndSize(data, n)
     #define bytes_data(value) PyBytes_AS_STRING(value)
     #define bytes_drop(value) Py_DECREF(value)
     #define bytes_take(value) (value)
     """
+    bint vc_is_plain_key(const uint8_t *at, Py_ssize_t length) noexcept
     PyObject *bytes_new(const char *data, Py_ssize_t length) except NULL
     char *bytes_data(PyObject *value)
     void bytes_drop(PyObject *value)
@@ -185,6 +198,21 @@ cdef class Clock:
 
 
 # --- The index ------------------------------------------------------------------------
+
+
+cdef bint is_plain(object key, const uint8_t **name, size_t *length) noexcept:
+    """Find the bytes of a key that is certainly allowed; see `volcache_client.keys`."""
+    cdef Py_ssize_t size = 0
+    cdef const char *at = NULL
+    if type(key) is str:
+        try:
+            at = PyUnicode_AsUTF8AndSize(key, &size)
+        except UnicodeError:
+            return False
+    elif type(key) is bytes:
+        at, size = PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+    name[0], length[0] = <const uint8_t *>at, size
+    return vc_is_plain_key(name[0], size)
 
 
 cdef int fill_put(
@@ -431,6 +459,54 @@ cdef class Index:
             # The caller tries again in Python, and meets what an injected call has raised.
             self.calls.error = None
         return found
+
+    # --- Values, for a program that has nothing else to do ---------------------------
+
+    def value(self, key):
+        cdef const uint8_t *name
+        cdef size_t length
+        cdef vc_lookup at
+        cdef uint8_t buffer[SMALL_BYTES]
+        cdef vc_record record
+        cdef vc_status status = VC_IO_ERROR
+        cdef c_bool is_stale = False
+        if not is_plain(key, &name, &length):
+            return False
+        if not vc_core_lookup(self.core, name, length, SMALL_BYTES, &at):
+            is_absent = vc_core_is_absent(self.core, name, length, False, &is_stale)
+            return None if is_absent and not is_stale else False
+        if at.size <= SMALL_BYTES:
+            with nogil:
+                status = vc_core_read(self.core, name, length, &at, buffer, at.size, NULL, 0, &record)
+        vc_core_end_read(self.core)
+        if status != VC_OK or record.expires_ms and self.is_over(record.expires_ms):
+            self.calls.error = None
+            return False
+        return (<char *>buffer)[record.prefix : record.size]
+
+    cdef bint is_over(self, uint64_t expires_ms) noexcept:
+        if type(self.clock) is not Clock:
+            return True
+        return expires_ms <= <uint64_t>(vc_clock_now(&(<Clock>self.clock).clock) // 1000)
+
+    def put_value(self, key, bytes value not None, bytes content_type not None):
+        cdef vc_put put
+        cdef char etag[32]
+        cdef const uint8_t *name
+        cdef size_t length
+        cdef vc_status status
+        if not is_plain(key, &name, &length):
+            return None
+        fill_put(&put, b"k", value, content_type, b"", b"", 0, 0, 0)
+        put.key, put.record.key_length, put.ring = name, length, VC_RING_UNKNOWN
+        with nogil:
+            status = vc_core_put(self.core, &put)
+        if status != VC_OK:
+            return None
+        return etag[: snprintf(
+            etag, sizeof(etag), b'"%llx-%08x"', <unsigned long long>put.record.stored_us,
+            put.record.checksum,
+        )].decode("ascii")
 
     # --- Putting ----------------------------------------------------------------------
 

@@ -56,6 +56,31 @@ cdef class SharedReader:
             return fields_of(b"", &record)
         return fields_of((<char *>into)[record.prefix : record.size], &record)
 
+    def value(self, key):
+        cdef uint8_t buffer[SMALL_BYTES]
+        cdef const uint8_t *name
+        cdef size_t length
+        cdef vc_guest_lookup at
+        cdef vc_record record
+        cdef vc_guest_result found
+        if self.is_full or not is_plain(key, &name, &length):
+            return False
+        found = vc_guest_find(self.guest, name, length, &at)
+        if found == VC_GUEST_FOUND:
+            if at.size > SMALL_BYTES:
+                return False
+            with nogil:
+                found = vc_guest_read(self.guest, &at, name, length, buffer, at.size, False, &record)
+        if found == VC_GUEST_ASK or not vc_guest_is_current(self.guest):
+            return False
+        if found == VC_GUEST_ABSENT:
+            self.is_full = vc_guest_note(self.guest, at.fingerprint | VC_GUEST_MISS)
+            return None
+        if record.expires_ms and record.expires_ms <= <uint64_t>self.clock.now_ms():
+            return False
+        self.is_full = vc_guest_note(self.guest, at.fingerprint)
+        return (<char *>buffer)[record.prefix : record.size]
+
     def take(self):
         cdef const uint64_t *reads
         cdef size_t count = vc_guest_take(self.guest, &reads)
