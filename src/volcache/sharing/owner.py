@@ -287,7 +287,9 @@ def _listen(directory: str) -> socket.socket:
             # Nobody can connect before it listens.
             with suppress(PermissionError):
                 os.chown(path, -1, found.st_gid)
-            os.chmod(path, stat.S_IMODE(found.st_mode) & 0o222)  # noqa: PTH101
+            # With the sticky bit, others may not replace its files.
+            writers = 0o200 if found.st_mode & stat.S_ISVTX else 0o222
+            os.chmod(path, found.st_mode & writers)  # noqa: PTH101
         listener.setblocking(False)  # noqa: FBT003 - The library's.
         listener.listen(_BACKLOG)
     except BaseException:

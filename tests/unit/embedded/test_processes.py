@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any, Final
 import pytest
 
 from support.embedded import Cache, count_up, open_small, owner_of
+from support.extent import SEED
 from support.process import SOURCE
 from support.waiting import wait_until
 from volcache.embedded import links
@@ -426,7 +428,8 @@ def test_repeated_set_does_not_replace_a_newer_value(
 
 
 @pytest.mark.parametrize(
-    ("mode", "allowed"), [(0o700, 0o200), (0o755, 0o200), (0o775, 0o220)]
+    ("mode", "allowed"),
+    [(0o700, 0o200), (0o755, 0o200), (0o775, 0o220), (0o1777, 0o200)],
 )
 def test_who_may_write_to_the_directory_may_use_the_socket(
     tmp_path: Path, mode: int, allowed: int
@@ -501,6 +504,27 @@ def test_user_of_the_group_shares_and_a_stranger_is_refused(tmp_path: Path) -> N
             check=True,
         )
         assert stranger.stdout == "refused\n"
+
+
+def test_nonsense_on_the_socket_is_refused(tmp_path: Path) -> None:
+    """Whatever it is, the owner and its other guests go on."""
+    chance = random.Random(SEED)  # noqa: S311 - Repeatable.
+    with open_small(tmp_path) as owner:
+        for _ in range(200):
+            head = bytearray(chance.randbytes(REQUEST.size))
+            head[:4] = chance.randrange(300).to_bytes(4, "little")
+            head[8:10] = chance.randrange(40).to_bytes(2, "little")
+            head[10] = chance.randrange(26)
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(tmp_path / "socket"))
+                connection.settimeout(30)
+                connection.sendall(head + chance.randbytes(2000))
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):
+                    pass
+        owner["a"] = b"1"
+        with open_small(tmp_path) as guest:
+            assert guest["a"] == b"1"
 
 
 def test_closed_guest_refuses_every_call_and_leaves_the_owner_alone(
