@@ -92,7 +92,7 @@ class Run:
             self.store.get(key)
         self.store.put(key, bytes(self.dice.choice(self.sizes) - 80))
         self.note_appended()
-        found = self.store._locate(key)
+        found = self.store._reader._locate(key)
         assert found is not None
         ring = found[0].use.ring
         self.put_at[key] = (ring, self.appended[ring])

@@ -16,7 +16,6 @@ from google_crc32c import extend
 from volcache.geometry import VOLUME_BYTES_MAX
 from volcache.store.format import KEY_BYTES_MAX, VOLUME_HEADER_BYTES, Segment
 from volcache.store.index import Loaded
-from volcache.store.index_file import IndexContents
 from volcache.store.index_format import (
     Entry,
     close_block,
@@ -25,6 +24,7 @@ from volcache.store.index_format import (
     encode_entries,
     encode_segments,
 )
+from volcache.store.volume import IndexContents
 
 _CHECKPOINT: Final = re.compile(
     rb"^# checkpoint ([0-9]{1,13}) (open|sealed) ([0-9a-f]{8})\n", re.MULTILINE

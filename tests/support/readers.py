@@ -27,9 +27,8 @@ from volcache.store.format import (
     prefix_length,
 )
 from volcache.store.index import Found, Gap, Torn, Unreadable
-from volcache.store.index_file import IndexContents
 from volcache.store.native import Index
-from volcache.store.volume import Volume
+from volcache.store.volume import IndexContents, Volume
 
 _SECTOR: Final = 4096
 _POLYNOMIAL: Final = 0x82F63B78  # of CRC-32C, reflected

@@ -61,32 +61,32 @@ KINDS: Final[tuple[Kind, ...]] = ("kills", "power", "faults", "memory")
 def peek(store: Store, key: bytes) -> bytes | None:
     """Return the value of a key; the policy does not notice that it is read."""
     raw = store.read_raw(key)
-    found = store._locate(key)
+    found = store._reader._locate(key)
     if raw is None or found is None:
         return None
     with suppress(DamagedRecordError):
-        header = store._read_header(*found, key)
+        header = store._reader._read_header(*found, key)
         value = raw[header.value_start :]
-        if not store._is_over(key, header) and crc32c(value) == header.checksum:
+        if not store._reader.is_over(key, header) and crc32c(value) == header.checksum:
             return value
     return None
 
 
 def lose_an_entry(store: Store) -> None:
     """Let the index have lost the entry of the next key, as for want of memory."""
-    index = store.index
+    index, writer = store.index, store._writer
 
     class Index:
         def __getattr__(self, name: str) -> object:
             if name == "ring_for":
-                store.index = index
+                writer._index = index
                 return lambda _: None
             return self._put if name == "put" else getattr(index, name)
 
         def _put(self, *record: Any) -> object:
-            return index.put(*record) if store.index is index else None
+            return index.put(*record) if writer._index is index else None
 
-    store.index = Index()  # type: ignore[assignment]
+    writer._index = Index()  # type: ignore[assignment]
 
 
 def with_expiry(value: bytes, expires_ms: int) -> bytes:
@@ -178,10 +178,12 @@ class RingRun:
 
     def peek(self, key: bytes) -> bytes | None:
         """Return value and expiry of a key; the policy does not notice it."""
-        value, found = peek(self.store, key), self.store._locate(key)
+        value, found = peek(self.store, key), self.store._reader._locate(key)
         if value is None or found is None:
             return None
-        return with_expiry(value, self.store._read_header(*found, key).expires_ms)
+        return with_expiry(
+            value, self.store._reader._read_header(*found, key).expires_ms
+        )
 
     # --- Comparing -----------------------------------------------------------------
 
@@ -279,7 +281,8 @@ class RingRun:
         The entry of an unsynced copy may be left, but not the copy itself: then the entry
         hides the original, and the key is a miss.
         """
-        reclaimer, found = self.store._log.evictor.reclaimer, self.store._locate(key)
+        reclaimer = self.store._log.evictor.reclaimer
+        found = self.store._reader._locate(key)
         return (
             reclaimer is not None
             and found is not None

@@ -19,8 +19,7 @@ from volcache import background
 from volcache.background import Background
 from volcache.hot.servers import Server
 from volcache.log_writer import LogWriter
-from volcache.store import Store
-from volcache.store.periodic_sync import PeriodicSync
+from volcache.store import PeriodicSync, Store
 from volcache.store.scrub import Scrub
 
 SOURCES: Final = Path(background.__file__).parent

@@ -33,9 +33,8 @@ from volcache.store.index_format import (
     encode_segments,
 )
 from volcache.store.inventory import new_volume
-from volcache.store.manifest import decode_manifest
+from volcache.store.manifest import PURGE, decode_manifest
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
-from volcache.store.purges import PURGE
 from volcache.store.recovery import drop_volumes
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
@@ -48,10 +47,9 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from volcache.store.files import FileSystem
-    from volcache.store.index_file import IndexContents
     from volcache.store.index_format import Entry
     from volcache.store.manifest import ListedVolume
-    from volcache.store.volume import Volume
+    from volcache.store.volume import IndexContents, Volume
 
 _TEMPORARY: Final = ".new"  # The suffix of a file that replaces another one.
 
@@ -144,7 +142,7 @@ class _Repair:
         if volume.fd == NO_FILE and volume.id in directory.volume_ids():
             # Its last records may have no line yet, so the file must not be sealed.
             self._fail(name, f"not changed: {DATA}/{volume.id} cannot be opened")
-        elif volume.id not in self._store.inventory.rejected_ids:
+        elif volume.id not in self._store.inventory.rejected:
             with self._excused(name):
                 if header is not None and header.use != volume.use:
                     # What is in its place belongs elsewhere.
@@ -240,7 +238,7 @@ class _Repair:
 
     def _listed(self, volume: Volume) -> ListedVolume:
         """Return the line of a volume for META.txt."""
-        if volume.id in self._store.inventory.rejected_ids:
+        if volume.id in self._store.inventory.rejected:
             return self._store.listed[volume.use]  # A start compares the index file.
         line = volume.listed(is_open=self._store.is_active(volume))
         if line.is_open:

@@ -5,8 +5,7 @@ No network, no configuration, no global state; importing it has no effect.
 """
 
 from volcache.store.format import Record
-from volcache.store.periodic_sync import PeriodicSync
-from volcache.store.recovery import SyncMode
-from volcache.store.store import Store
+from volcache.store.rings import SyncMode
+from volcache.store.store import PeriodicSync, Store
 
 __all__ = ["PeriodicSync", "Record", "Store", "SyncMode"]

@@ -31,9 +31,8 @@ from volcache.store.files import (
     write_all,
 )
 from volcache.store.format import VERSION, VOLUME_ID_MAX
-from volcache.store.manifest import encode_manifest, manifest_version
+from volcache.store.manifest import PURGE, encode_manifest, manifest_version
 from volcache.store.progress import Progress, decode_progress, encode_progress
-from volcache.store.purges import PURGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,6 @@ from them is decided in `store.py` at the start, and in `space.py` later.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import Counter
 from contextlib import suppress
@@ -21,7 +20,6 @@ from volcache.store.format import VOLUME_ID_MAX
 
 if TYPE_CHECKING:
     from volcache.store.directory import StoreDirectory
-    from volcache.store.files import FileSystem
 
 VOLUMES_MIN: Final = 2
 # With volume_num = "auto": the least and the most volumes of a new mount point. Fewer cost
@@ -40,9 +38,6 @@ _LINE_BYTES: Final = 160  # of META.txt, while there are two of them
 _AUTO_SHARE: Final = 20
 _AUTO_BYTES: Final = 64 << 20
 _AUTO_SHARE_MAX: Final = 8
-# Space below which a write that failed for want of space is retried after a volume was
-# given up: with more, it was another shortage, as of inodes.
-SHORT_BYTES: Final = 1 << 20
 _ADVISED_BYTES_MIN: Final = 1 << 20  # the least that the setting allows
 
 
@@ -167,13 +162,3 @@ def refuse_too_small(root: str, holding: Holding, volume_size: int) -> None:
         holds=holding.total,
         advised=advised - advised % _PAGE_BYTES if advised >= _ADVISED_BYTES_MIN else 0,
     )
-
-
-def is_short(fs: FileSystem, path: str, error: OSError) -> bool:
-    """Return whether more free space may let an operation succeed that was refused."""
-    if error.errno != errno.ENOSPC:
-        return error.errno == errno.EDQUOT
-    try:
-        return fs.space(path).free < SHORT_BYTES
-    except OSError:  # It is not known.
-        return False

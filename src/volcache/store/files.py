@@ -31,6 +31,9 @@ STAT_BLOCK_BYTES: Final = 512
 # No space left, the quota is used up, or the file would be larger than it may be.
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+# Space below which a write that failed for want of space is retried after a volume was
+# given up: with more, it was another shortage, as of inodes.
+_SHORT_BYTES: Final = 1 << 20
 _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -355,3 +358,13 @@ def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
         fs.close(fd)
     fs.rename(temporary, path)
     fs.sync_directory(os.path.dirname(path))
+
+
+def is_short(fs: FileSystem, path: str, error: OSError) -> bool:
+    """Return whether more free space may let an operation succeed that was refused."""
+    if error.errno != errno.ENOSPC:
+        return error.errno == errno.EDQUOT
+    try:
+        return fs.space(path).free < _SHORT_BYTES
+    except OSError:  # It is not known.
+        return False

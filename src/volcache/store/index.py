@@ -13,7 +13,6 @@ from volcache.store.format import VOLUME_HEADER_BYTES
 if TYPE_CHECKING:
     from volcache.errors import DamagedRecordError
     from volcache.store.format import RecordHeader
-    from volcache.store.stats import Fate
 
 # Parts of the index that a reclaim searches one by one.
 SHARES: Final = 64
@@ -75,6 +74,28 @@ class Heat(NamedTuple):
     tokens: float = 0.0
     ghost_hits: int = 0  # keys that were put after they were dropped from ring P
     older_hits: int = 0  # see `count_older`
+
+
+class Fate(NamedTuple):
+    """
+    What happened to the live records of volumes that were reclaimed.
+
+    Numbers of records, except the second.
+    """
+
+    copied: int = 0
+    copied_bytes: int = 0
+    unused: int = 0  # too few hits
+    unpaid: int = 0  # too few tokens
+    expired: int = 0
+    damaged: int = 0
+    unreadable: int = 0
+    left: int = 0  # not copied because copying was over
+    purged: int = 0
+
+    def plus(self, other: Fate) -> Fate:
+        """Return the sum of both."""
+        return Fate(*(one + two for one, two in zip(self, other, strict=True)))
 
 
 class Step(NamedTuple):

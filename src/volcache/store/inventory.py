@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from volcache.errors import ForeignDirectoryError
@@ -28,9 +29,15 @@ from volcache.store.format import (
     volume_version,
 )
 from volcache.store.index_format import decode_index_header, decode_segments
-from volcache.store.manifest import ListedVolume, Manifest, Mismatch, decode_manifest
+from volcache.store.manifest import (
+    PURGE,
+    ListedVolume,
+    Manifest,
+    Mismatch,
+    decode_manifest,
+)
 from volcache.store.native import read_lines
-from volcache.store.purges import PURGE, FoundPurges, compare_purges
+from volcache.store.purges import FoundPurges, compare_purges
 from volcache.store.volume import NO_FILE, Volume
 
 if TYPE_CHECKING:
@@ -62,8 +69,8 @@ class StoreInventory:
         damaged: Ids of valid volumes whose header is damaged, missing or unreadable.
         stale: Ids of valid volumes whose header is that of an earlier use, because the
             process ended, or the machine, before the present one was on the disk.
-        rejected: Files that belong elsewhere, although META.txt names them.
-        rejected_ids: Ids of valid volumes whose data file is rejected.
+        rejected: By volume id: files that belong elsewhere, although META.txt names them;
+            the data file, and perhaps the index file.
         unknown_ids: Those whose index file is rejected as well.
         foreign: Ids of volumes of another store that META.txt does not name.
         purges: What PURGE.txt says.
@@ -90,8 +97,7 @@ class StoreInventory:
         self.is_manifest_lost = self.is_same_boot = False
         self.damaged: list[int] = []
         self.stale: list[int] = []
-        self.rejected: list[Mismatch] = []
-        self.rejected_ids: set[int] = set()
+        self.rejected: dict[int, list[Mismatch]] = {}
         self.unknown_ids: set[int] = set()
         self.foreign: list[int] = []
         self.purges = FoundPurges()
@@ -256,12 +262,13 @@ def _compare(found: StoreInventory) -> bool:
         if volume not in ids and header.store_id != manifest.store_id
     ]
     wrong = [*_newer(found, ids), *_contradictions(found)]
-    if 2 * len(found.rejected_ids) > len(manifest.volumes):
-        wrong += found.rejected
+    rejected = list(chain(*found.rejected.values()))
+    if 2 * len(found.rejected) > len(manifest.volumes):
+        wrong += rejected
     if wrong:
         text = f"seq {manifest.active.seq}"
         wrong.insert(0, Mismatch(META, "that of the other files", text))
-    found.mismatches = wrong or (found.rejected[:] if found.unknown_ids else [])
+    found.mismatches = wrong or (rejected if found.unknown_ids else [])
     return bool(wrong)
 
 
@@ -281,15 +288,14 @@ def _compare_volume(found: StoreInventory, listed: ListedVolume) -> None:
     if _is_stale(found, listed, is_written=is_known):
         found.stale.append(volume)
         return
-    found.rejected_ids.add(volume)
     expected = text_of(listed.use, manifest.store_id)
     text = text_of(header.use, header.store_id)
-    found.rejected.append(Mismatch(f"{DATA}/{volume}", expected, text))
+    files = found.rejected[volume] = [Mismatch(f"{DATA}/{volume}", expected, text)]
     if not is_known:
         found.unknown_ids.add(volume)
         if indexed is not None:
             text = text_of(indexed[1].use, indexed[0])
-            found.rejected.append(Mismatch(f"{INDEX}/{volume}", expected, text))
+            files.append(Mismatch(f"{INDEX}/{volume}", expected, text))
 
 
 def _is_stale(found: StoreInventory, listed: ListedVolume, *, is_written: bool) -> bool:

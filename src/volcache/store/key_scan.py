@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from volcache.store.format import RecordHeader
-    from volcache.store.log import CircularLog
+    from volcache.store.rings import Rings
     from volcache.store.volume import Volume
 
 # Read at a time: behind a longer value, the next header is read by itself.
@@ -63,7 +63,7 @@ class KeyScan:
 
     def __init__(
         self,
-        log: CircularLog,
+        rings: Rings,
         is_over: Callable[[bytes, RecordHeader], bool],
         cursor: str,
     ) -> None:
@@ -71,14 +71,14 @@ class KeyScan:
         Read nothing yet.
 
         Args:
-            log: Of the store, which must not be closed while keys are read.
+            rings: Of the store, which must not be closed while keys are read.
             is_over: Whether the record of a key has expired or is purged.
             cursor: Where another scan has stopped; empty: begin.
 
         Raises:
             ValueError: It is not a cursor.
         """
-        self._rings, self._index, self._is_over = log.rings, log.rings.index, is_over
+        self._rings, self._index, self._is_over = rings, rings.index, is_over
         self._before, self._reach = _Reach(), _Reach()
         self._round = self._offset = 0
         self._todo: list[Volume] = []  # Of this round, the next one last.

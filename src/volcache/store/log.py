@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
-    from volcache.store.recovery import LogOptions, Recovered
+    from volcache.store.rings import LogOptions, Recovered
 
 _logger = logging.getLogger("volcache.store")
 _PROBE_BYTES: Final = 4096

@@ -28,6 +28,7 @@ from volcache.store.format import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+PURGE: Final = "PURGE.txt"
 # open: records are appended. sealed: complete, but a power loss may still lose the end.
 # synced: complete on the disk.
 VolumeState = Literal["open", "sealed", "synced"]

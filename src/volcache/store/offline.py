@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Self
 
 from volcache.store.directory import (
@@ -25,8 +26,8 @@ from volcache.store.files import close_all
 from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX
 from volcache.store.index import Found
 from volcache.store.inventory import take_inventory
+from volcache.store.manifest import PURGE
 from volcache.store.native import make_index
-from volcache.store.purges import PURGE
 from volcache.store.replay import Replay, expected_keys
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
@@ -184,7 +185,7 @@ class OfflineStore:
         for volume in self.volumes:
             keys.add_volume(volume.seq)
             counts.volumes += volume.fd != NO_FILE
-            if volume.id in self.inventory.rejected_ids:
+            if volume.id in self.inventory.rejected:
                 continue  # None of its records belongs here.
             walk = self.walk(volume, index=keys, counts=counts)
             for event in walk.run(is_same_boot=self.inventory.is_same_boot):
@@ -219,7 +220,9 @@ class OfflineStore:
                 "the header is that of an earlier use; the present one was not written"
             )
             yield Anomaly("note", f"{DATA}/{volume_id}", 0, what)
-        for mismatch in dict.fromkeys([*inventory.rejected, *inventory.mismatches]):
+        for mismatch in dict.fromkeys(
+            chain(*inventory.rejected.values(), inventory.mismatches)
+        ):
             yield Anomaly("file", mismatch.file, 0, str(mismatch))
         for volume_id in inventory.foreign:
             other = inventory.headers[volume_id].store_id

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from volcache.checksum import crc32c
 from volcache.store.format import KEY_BYTES_MAX, SEQ_MAX, TIME_END, VERSION
 from volcache.store.index_format import decode_key, encode_key
-from volcache.store.manifest import ListedPurges, Mismatch
+from volcache.store.manifest import PURGE, ListedPurges, Mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 PURGES_MAX: Final = 65_536
 PURGE_BYTES_MAX: Final = 8 << 20
 
-PURGE: Final = "PURGE.txt"
 _FIRST: Final = re.compile(
     rb"# volcache purges %d store ([0-9a-f]{16}) serial ([0-9]{1,18})"
     rb" after (-|[0-9a-f]{8})\n" % VERSION

@@ -29,25 +29,24 @@ from volcache.store.format import (
 if TYPE_CHECKING:
     from volcache.store.format import RecordIdentity
     from volcache.store.index import Position
-    from volcache.store.log import CircularLog
+    from volcache.store.rings import KeptPurges, Rings
+    from volcache.store.syncs import Syncs
     from volcache.store.volume import Volume
 
 
 class RecordReader:
     """
-    The part of a store that reads; see `Store`.
+    The part of a store that reads.
 
     Invariant: a position is valid only if its volume is in `_volumes`; `reclaim.py`
     explains why an older record of a key never becomes current again.
     """
 
-    def __init__(self, log: CircularLog) -> None:
-        """Use `Store.open`."""
-        rings = log.rings
-        self.index, self.stats, self.clock = rings.index, rings.stats, rings.clock
-        self.lock = self.index.lock
-        self._log, self._kept_purges, self._volumes = log, log.kept_purges, log.volumes
-        self._find, self._fs = self.index.find, rings.directory.fs
+    def __init__(self, rings: Rings, purges: KeptPurges, syncs: Syncs) -> None:
+        """Read what these have; `syncs` notes that a record has expired."""
+        self._index, self._stats, self._clock = rings.index, rings.stats, rings.clock
+        self._syncs, self._kept_purges, self._volumes = syncs, purges, rings.volumes
+        self._find, self._fs = self._index.find, rings.directory.fs
         self._pread = self._fs.pread
 
     # --- Values --------------------------------------------------------------------
@@ -64,11 +63,11 @@ class RecordReader:
             UnreadableRecordError: The disk refused; it is counted.
         """
         started_ns = perf_counter_ns()
-        fields = self.index.read(key)
+        fields = self._index.read(key)
         if fields is None:
             return self._look_up(key, with_value=True)
-        self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
-        self.stats.read_errors_in_row = 0
+        self._stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
+        self._stats.read_errors_in_row = 0
         record: Record = new_record(Record, fields)  # Not a purged one.
         return self._unexpired(record) if record.expires_ms else record
 
@@ -86,7 +85,7 @@ class RecordReader:
             UnreadableRecordError: The disk refused; it is counted.
         """
         if self._find(key) is None:
-            self.index.miss(key)
+            self._index.miss(key)
         return self._look_up(key, with_value=False)
 
     def __contains__(self, key: bytes) -> bool:
@@ -99,7 +98,7 @@ class RecordReader:
         if found is None:
             return False
         header = self._try_read_header(found, key) if self._kept_purges.count else None
-        if header is not None and self.index.is_purged(key, header.stored_us):
+        if header is not None and self._index.is_purged(key, header.stored_us):
             return False
         return self._is_valid(found[0]) or key in self
 
@@ -107,17 +106,17 @@ class RecordReader:
         """Look a key up and read its record; again if another thread moves it meanwhile."""
         position = self._find(key)
         if position is None:
-            if self.index.is_stale(key):
-                self.stats.evicted_reads += 1
+            if self._index.is_stale(key):
+                self._stats.evicted_reads += 1
             else:
-                self.stats.absent_reads += 1
+                self._stats.absent_reads += 1
             return None
         seq, offset, size = position
         volume = self._volumes.get(seq)
         if volume is None:
             if self._is_outdated(key, position):
                 return self._look_up(key, with_value=with_value)
-            self.stats.evicted_reads += 1
+            self._stats.evicted_reads += 1
             return None
         try:
             record = self._read(volume, offset, size, key, with_value=with_value)
@@ -132,9 +131,9 @@ class RecordReader:
     def _unhidden(self, key: bytes, record: Record | None) -> Record | None:
         """Return a record unless it is purged or expired; count why there is none."""
         if record is None:
-            self.stats.absent_reads += 1  # The position is that of another key.
-        elif self.index.is_purged(key, record.stored_us):
-            self.stats.purged_reads += 1
+            self._stats.absent_reads += 1  # The position is that of another key.
+        elif self._index.is_purged(key, record.stored_us):
+            self._stats.purged_reads += 1
         else:
             return self._unexpired(record) if record.expires_ms else record
         return None
@@ -165,15 +164,15 @@ class RecordReader:
             UnreadableRecordError: The disk refused.
         """
         if isinstance(error, OSError):
-            self.stats.count_read_error(error)
+            self._stats.count_read_error(error)
             message = f"the disk cannot be read: {error.strerror or error}"
             raise UnreadableRecordError(message) from error
-        with self.lock:
+        with self._index.lock:
             if position[0] not in self._volumes or self._is_outdated(key, position):
                 return False
             # Its entry stays: a value that is put later belongs into the same ring.
-            self.index.forget(key, position[0], position[1])
-        self.stats.count_damaged(error)
+            self._index.forget(key, position[0], position[1])
+        self._stats.count_damaged(error)
         return True
 
     def _read(
@@ -205,13 +204,13 @@ class RecordReader:
         value, reads_value = b"", with_value and header.key == key
         if reads_value:
             value = self._pread(volume.fd, header.length, offset + header.value_start)
-        self.stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
+        self._stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
         if reads_value and (
             len(value) != header.length or crc32c(value) != header.checksum
         ):
             raise DamagedRecordError("value checksum mismatch", volume.id, offset)
         if with_value:
-            self.stats.read_errors_in_row = 0
+            self._stats.read_errors_in_row = 0
         if header.key != key:
             return None
         place = volume.id, offset, header.size
@@ -257,16 +256,16 @@ class RecordReader:
 
     def _unexpired(self, record: Record) -> Record | None:
         """Return a record that may expire, or count it as expired."""
-        if record.expires_ms > self.clock.now_ms():
+        if record.expires_ms > self._clock.now_ms():
             return record
-        self.stats.expired_reads += 1
-        self._log.syncs.record_expiry(record.expires_ms)
+        self._stats.expired_reads += 1
+        self._syncs.record_expiry(record.expires_ms)
         return None
 
-    def _is_over(self, key: bytes, header: RecordHeader | Record) -> bool:
+    def is_over(self, key: bytes, header: RecordHeader | Record) -> bool:
         """Return whether an intact record has expired or is purged."""
-        is_expired = 0 < header.expires_ms <= self.clock.now_ms()
-        return is_expired or self.index.is_purged(key, header.stored_us)
+        is_expired = 0 < header.expires_ms <= self._clock.now_ms()
+        return is_expired or self._index.is_purged(key, header.stored_us)
 
     def _locate(self, key: bytes) -> tuple[Volume, int, int] | None:
         """Return volume, offset and size of a key's record."""
@@ -291,7 +290,7 @@ class RecordReader:
                 data = self._pread(volume.fd, needed, offset)
             return data[:needed]
         except OSError as error:
-            self.stats.count_read_error(error)
+            self._stats.count_read_error(error)
             return None
 
     def validate(self, key: bytes, copy: bytes) -> Record | None:
@@ -314,7 +313,7 @@ class RecordReader:
             record = decode_record(copy, *named, key)
         except DamagedRecordError:
             return None
-        if record is None or record.size != len(copy) or self._is_over(key, record):
+        if record is None or record.size != len(copy) or self.is_over(key, record):
             return None
         found = self._locate(key)
         if found is None:
@@ -328,7 +327,7 @@ class RecordReader:
             if header is None or header.key != key or not header.is_copy_of(record):
                 return None
             record = record._replace(volume=volume.id, offset=offset)
-        self.index.hit(key, record.stored_us)
+        self._index.hit(key, record.stored_us)
         return record
 
     def is_current(self, key: bytes, copy: bytes) -> bool:
@@ -351,6 +350,6 @@ class RecordReader:
     def _was_deleted(self, key: bytes, identity: RecordIdentity, offset: int) -> bool:
         """Return whether a record without an entry was deleted, not reclaimed."""
         volumes = self._volumes.copy().values()  # Another thread may rotate.
-        return self.index.is_deleted(key) or any(
+        return self._index.is_deleted(key) or any(
             identity == volume.identity_at(offset) for volume in volumes
         )

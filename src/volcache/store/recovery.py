@@ -30,72 +30,33 @@ from __future__ import annotations
 import logging
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from volcache.errors import MountPointError
-from volcache.store.disk import is_short
-from volcache.store.files import close_all
+from volcache.store.files import close_all, is_short
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring, Segment
 from volcache.store.inventory import new_volume, take_inventory
+from volcache.store.manifest import PURGE
 from volcache.store.native import make_index
-from volcache.store.purges import PURGE, encode_purges, purges_since
+from volcache.store.purges import encode_purges, purges_since
 from volcache.store.replay import Replay, expected_keys
+from volcache.store.rings import Recovered
 from volcache.store.spill import Spill
-from volcache.store.stats import RecoveryStats, StoreStats
 from volcache.store.volume import NO_FILE, Volume
 
 if TYPE_CHECKING:
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
-    from volcache.store.eviction import Frequency
-    from volcache.store.files import FileSystem
     from volcache.store.manifest import ListedPurges, Manifest
-    from volcache.store.native import Index
-    from volcache.store.purges import Purge
-
-SyncMode = Literal["none", "periodic", "always"]
+    from volcache.store.rings import LogOptions
+    from volcache.store.stats import RecoveryStats
 
 _logger = logging.getLogger("volcache.store")
 
 
-class LogOptions(NamedTuple):
-    """How the volumes are used."""
-
-    volume_size: int  # bytes of a volume that is started from now on
-    volume_num: int
-    sync_mode: SyncMode
-    policy: Frequency | None  # None: "fifo"
-    is_sparse: bool = False  # disk space is allocated as volumes fill
-    refusal: str = ""  # why nothing can be written, as a sentence; empty: it can
-
-
 class NothingStoredError(MountPointError):
     """A disk that cannot be written has no volume that could be read."""
-
-
-@dataclass(slots=True)
-class Recovered:
-    """A mount point, ready to be served."""
-
-    manifest: Manifest  # as in META.txt now
-    descriptors: dict[int, int]  # of all data files, by volume id
-    volumes: list[Volume]  # oldest first
-    newest_seq: int  # the highest sequence number, also of volumes that were dropped
-    index: Index
-    purges: tuple[Purge, ...]  # those that are needed, oldest first
-    hot: str = ""  # if the last process has stopped: which HOT.txt is valid; else empty
-    recovery: RecoveryStats = field(default_factory=RecoveryStats)
-    # Of the store; counts what the disk has refused so far.
-    stats: StoreStats = field(default_factory=StoreStats)
-
-    def close(self, fs: FileSystem) -> None:
-        """Close all files as they are: the store cannot be opened after all."""
-        self.index.close()
-        for volume in self.volumes:
-            with suppress(OSError):
-                volume.close_index_file()
-        close_all(fs, self.descriptors.values())
 
 
 def recover(directory: StoreDirectory, options: LogOptions, clock: Clock) -> Recovered:
@@ -228,7 +189,7 @@ class _Recovery:
                 inventory.headers[volume].store_id,
                 inventory.manifest.store_id,
             )
-        for rejected in inventory.rejected:
+        for rejected in chain(*inventory.rejected.values()):
             recovery.count_rejected(*rejected)
         for volume in kept.intersection(inventory.damaged):
             recovery.count_damage("header", volume, 0, VOLUME_HEADER_BYTES)
@@ -309,7 +270,7 @@ class _Recovery:
                 if not volume.is_sealed:
                     # Nothing is appended to one that is rejected. Unless its index file
                     # is sealed, a start after a kill would not know that it is complete.
-                    is_rejected = volume.id in self._inventory.rejected_ids
+                    is_rejected = volume.id in self._inventory.rejected
                     seal = is_rejected or volume not in actives
                     self._complete_index_file(volume, seal=seal)
             for active in actives:
@@ -339,7 +300,7 @@ class _Recovery:
             if volume not in newest and volume.id not in inventory.stale:
                 continue
             header = inventory.headers.get(volume.id)
-            if volume.id in inventory.rejected_ids:
+            if volume.id in inventory.rejected:
                 volume.retire()
             elif header is None or header.use != volume.use:
                 volume.start(

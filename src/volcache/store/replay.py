@@ -25,11 +25,10 @@ from volcache.store.format import (
     decode_header,
 )
 from volcache.store.index import Found, Gap, Run, Unreadable
-from volcache.store.index_file import HEAD_BYTES, IndexContents
 from volcache.store.inventory import text_of
 from volcache.store.manifest import Mismatch
 from volcache.store.native import Records
-from volcache.store.volume import NO_FILE
+from volcache.store.volume import HEAD_BYTES, NO_FILE, IndexContents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -279,8 +278,8 @@ class Replay:
         self, volume: Volume, contents: IndexContents, end: int, *, has_gap: bool
     ) -> None:
         """Find out whether all keys of a volume are known, now that it was scanned."""
-        if volume.id in self._inventory.rejected_ids:
-            self._refuse([volume.use], *self._inventory.rejected)
+        if rejected := self._inventory.rejected.get(volume.id):
+            self._refuse([volume.use], *rejected)
         elif not self._is_known(volume, contents, end, has_gap=has_gap):
             # Its other records may be outdated, too.
             self._unknown.append(volume.use)

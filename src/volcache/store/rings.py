@@ -21,8 +21,9 @@ from __future__ import annotations
 import errno
 import logging
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import starmap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from volcache.errors import (
     DiskFullError,
@@ -33,31 +34,72 @@ from volcache.errors import (
     TooManyPurgesError,
 )
 from volcache.store.directory import META
-from volcache.store.disk import is_short
+from volcache.store.files import close_all, is_short
 from volcache.store.format import Ring
+from volcache.store.manifest import PURGE
 from volcache.store.progress import Progress
 from volcache.store.purges import (
-    PURGE,
     PURGE_BYTES_MAX,
     PURGES_MAX,
     Purge,
     encode_purge,
     encode_purges,
 )
+from volcache.store.stats import RecoveryStats, StoreStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from volcache.store.clock import Clock
     from volcache.store.directory import StoreDirectory
-    from volcache.store.manifest import ListedPurges
-    from volcache.store.recovery import LogOptions, Recovered
+    from volcache.store.eviction import Frequency
+    from volcache.store.files import FileSystem
+    from volcache.store.manifest import ListedPurges, Manifest
+    from volcache.store.native import Index
     from volcache.store.volume import Volume
 
 _logger = logging.getLogger("volcache.store")
 # PURGE.txt is replaced when it has grown by so many bytes, and by what it had.
 _PURGE_GROWTH: Final = 1 << 20
 RING_NAMES: Final = tuple(ring.name.lower() for ring in Ring)
+
+
+SyncMode = Literal["none", "periodic", "always"]
+
+
+class LogOptions(NamedTuple):
+    """How the volumes are used."""
+
+    volume_size: int  # bytes of a volume that is started from now on
+    volume_num: int
+    sync_mode: SyncMode
+    policy: Frequency | None  # None: "fifo"
+    is_sparse: bool = False  # disk space is allocated as volumes fill
+    refusal: str = ""  # why nothing can be written, as a sentence; empty: it can
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A mount point, ready to be served."""
+
+    manifest: Manifest  # as in META.txt now
+    descriptors: dict[int, int]  # of all data files, by volume id
+    volumes: list[Volume]  # oldest first
+    newest_seq: int  # the highest sequence number, also of volumes that were dropped
+    index: Index
+    purges: tuple[Purge, ...]  # those that are needed, oldest first
+    hot: str = ""  # if the last process has stopped: which HOT.txt is valid; else empty
+    recovery: RecoveryStats = field(default_factory=RecoveryStats)
+    # Of the store; counts what the disk has refused so far.
+    stats: StoreStats = field(default_factory=StoreStats)
+
+    def close(self, fs: FileSystem) -> None:
+        """Close all files as they are: the store cannot be opened after all."""
+        self.index.close()
+        for volume in self.volumes:
+            with suppress(OSError):
+                volume.close_index_file()
+        close_all(fs, self.descriptors.values())
 
 
 class Rings:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from volcache.store.files import FileSystem
-    from volcache.store.log import CircularLog
+    from volcache.store.rings import Rings
     from volcache.store.volume import Volume
 
 _logger = logging.getLogger("volcache.store")
@@ -49,18 +49,18 @@ class _EndedError(Exception):
 class Scrub:
     """The thread that verifies the volumes of a store."""
 
-    def __init__(self, log: CircularLog, rate: int, period: float) -> None:
+    def __init__(self, rings: Rings, rate: int, period: float) -> None:
         """
         Start at once, with any one of the volumes: a start may come often.
 
         Args:
-            log: Has the volumes, and counts what is read and found.
+            rings: Has the volumes, and counts what is read and found.
             rate: Bytes per second, above 0.
             period: Seconds from the beginning of a pass to that of the next, at least.
         """
-        self._rings, self._directory = log.rings, log.rings.directory
-        self._stats, self._clock = log.rings.stats.scrub, log.rings.clock
-        self._lock = log.rings.index.lock
+        self._rings, self._directory = rings, rings.directory
+        self._stats, self._clock = rings.stats.scrub, rings.clock
+        self._lock = rings.index.lock
         self._period = period
         self._stats.rate = rate
         self._lines = 0

@@ -21,14 +21,13 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from volcache.errors import DiskFullError
-from volcache.store.disk import is_short, reserve_bytes
-from volcache.store.files import DISK_FULL, STAT_BLOCK_BYTES, Space
+from volcache.store.disk import reserve_bytes
+from volcache.store.files import DISK_FULL, STAT_BLOCK_BYTES, Space, is_short
 from volcache.store.format import VOLUME_HEADER_BYTES
 from volcache.store.stats import DiskUsage
 
 if TYPE_CHECKING:
-    from volcache.store.recovery import LogOptions
-    from volcache.store.rings import Rings
+    from volcache.store.rings import LogOptions, Rings
     from volcache.store.volume import Volume
 
 _logger = logging.getLogger("volcache.store")

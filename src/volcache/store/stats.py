@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from volcache.errors import DiskFullError
 from volcache.histogram import NS_PER_SECOND, Histogram
 from volcache.store.files import DISK_FULL
+from volcache.store.index import Fate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,28 +37,6 @@ _DAMAGE_LINES_MAX: Final = 20  # in the log, per start
 _TEXT_MAX: Final = 300  # characters of the text of an error that are kept
 
 ErrorKind = Literal["read", "write", "sync", "index", "damaged"]
-
-
-class Fate(NamedTuple):
-    """
-    What happened to the live records of volumes that were reclaimed.
-
-    Numbers of records, except the second.
-    """
-
-    copied: int = 0
-    copied_bytes: int = 0
-    unused: int = 0  # too few hits
-    unpaid: int = 0  # too few tokens
-    expired: int = 0
-    damaged: int = 0
-    unreadable: int = 0
-    left: int = 0  # not copied because copying was over
-    purged: int = 0
-
-    def plus(self, other: Fate) -> Fate:
-        """Return the sum of both."""
-        return Fate(*(one + two for one, two in zip(self, other, strict=True)))
 
 
 class LastError(NamedTuple):

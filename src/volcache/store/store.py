@@ -1,9 +1,10 @@
 """
 The store: keys and values on one mount point.
 
-Read `reading.py` and `writing.py` first: this module opens and closes a store, and says how
-it is. The other modules of this package are the parts. The store contains no HTTP, no
-settings and no other tier; it gets numbers, a file system and a clock.
+It is composed of a `RecordReader` and a `RecordWriter`: read `reading.py` and `writing.py`
+first. This module opens and closes a store, and says how it is. The other modules of this
+package are the parts. The store contains no HTTP, no settings and no other tier; it gets
+numbers, a file system and a clock.
 
 Threads: any thread may call any method; `close` only when no other one does. There is one
 lock. Every method that changes the index, the log or a volume holds it; a thread that holds
@@ -20,9 +21,12 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
+from volcache.background import Background
 from volcache.errors import ForeignDirectoryError, MountPointError, StoreIOError
 from volcache.geometry import refuse_too_many
 from volcache.store.directory import HOT, StoreDirectory, unusable
@@ -30,19 +34,20 @@ from volcache.store.disk import (
     VOLUMES_MIN,
     Holding,
     holding_of,
-    is_short,
     refuse_few_descriptors,
     refuse_too_small,
 )
 from volcache.store.eviction import make_policy
-from volcache.store.files import OsFileSystem
+from volcache.store.files import OsFileSystem, is_short
 from volcache.store.key_scan import KeyScan
 from volcache.store.log import CircularLog
 from volcache.store.native import make_clock
-from volcache.store.recovery import LogOptions, NothingStoredError, recover
+from volcache.store.reading import RecordReader
+from volcache.store.recovery import NothingStoredError, recover
+from volcache.store.rings import LogOptions
 from volcache.store.scrub import Scrub
 from volcache.store.stats import READ_ERRORS_IN_ROW_MAX
-from volcache.store.usage import usage_of
+from volcache.store.usage import purge_stay_of, usage_of
 from volcache.store.writing import RecordWriter
 
 if TYPE_CHECKING:
@@ -51,17 +56,20 @@ if TYPE_CHECKING:
     from volcache.store.clock import Clock
     from volcache.store.eviction import Eviction, Frequency
     from volcache.store.files import FileSystem
-    from volcache.store.recovery import Recovered, SyncMode
+    from volcache.store.purges import PurgeStay
+    from volcache.store.rings import Recovered, SyncMode
     from volcache.store.stats import StoreUsage
 
 _logger = logging.getLogger("volcache.store")
 
 
-class Store(RecordWriter):
+class Store:
     """
     A mount point that is open.
 
     Attributes (read-only for others):
+        get, peek, stat, read_raw, validate, is_current, is_moved: Of the `RecordReader`.
+        put, touch, delete, flush, purge, catch_up: Of the `RecordWriter`.
         recovery: What the start found.
         stats: What was counted since.
         index: For the front, as `catch_up`.
@@ -79,7 +87,20 @@ class Store(RecordWriter):
         clock: Clock,
     ) -> None:
         """Use `Store.open`."""
-        super().__init__(CircularLog(directory, recovered, options, clock))
+        self._log = log = CircularLog(directory, recovered, options, clock)
+        self.index, self.stats, self.clock = log.rings.index, log.rings.stats, clock
+        self.lock = self.index.lock
+        self._reader = reader = RecordReader(log.rings, log.kept_purges, log.syncs)
+        self.get, self.peek, self.stat = reader.get, reader.peek, reader.stat
+        self.read_raw, self.validate = reader.read_raw, reader.validate
+        self.is_current, self.is_moved = reader.is_current, reader.is_moved
+        self._writer = writer = RecordWriter(log)
+        self.put, self.touch, self.delete = writer.put, writer.touch, writer.delete
+        self.flush, self.purge, self.catch_up = (
+            writer.flush,
+            writer.purge,
+            writer.catch_up,
+        )
         self.holding = holding
         self.recovery = recovered.recovery
         self._directory = directory
@@ -183,6 +204,10 @@ class Store(RecordWriter):
 
     # --- State ---------------------------------------------------------------------
 
+    def __contains__(self, key: bytes) -> bool:
+        """See `RecordReader`."""
+        return key in self._reader
+
     def scan_keys(self) -> Iterator[list[bytes]]:
         """
         Yield all keys, some at a time, perhaps none, by the age of their volumes.
@@ -201,7 +226,7 @@ class Store(RecordWriter):
         Raises:
             ValueError: The cursor is not one.
         """
-        return KeyScan(self._log, self._is_over, cursor)
+        return KeyScan(self._log.rings, self._reader.is_over, cursor)
 
     @property
     def refusal(self) -> str:
@@ -298,6 +323,11 @@ class Store(RecordWriter):
         with self.lock:
             return usage_of(self._log, volumes=volumes)
 
+    def purge_stay(self) -> PurgeStay:
+        """Return how long a purge that is made now would stay in the list."""
+        with self.lock:
+            return purge_stay_of(self._log)
+
     # --- Syncing and closing -------------------------------------------------------
 
     def sync(self) -> None:
@@ -329,7 +359,7 @@ class Store(RecordWriter):
             period: Seconds from the beginning of a pass to that of the next, at least:
                 to verify the same bytes more often is of no use.
         """
-        return Scrub(self._log, rate, period)
+        return Scrub(self._log.rings, rate, period)
 
     def close(self) -> None:
         """Write and sync what is buffered, and release the mount point."""
@@ -364,6 +394,50 @@ class Store(RecordWriter):
         """
         self._is_closed = True
         self._directory.close()
+
+
+class PeriodicSync:
+    """
+    A thread that calls `Store.sync` at an interval, for the sync mode "periodic".
+
+    The system calls that it waits in release the interpreter, so that requests continue.
+    """
+
+    def __init__(self, store: Store, interval: float) -> None:
+        """Start at once; `interval` in seconds."""
+        self._store = store
+        self._interval = interval
+        self._stopped = threading.Event()
+        self._began: float | None = None  # the sync that is running
+        self._thread = Background("sync", self._sync, self._stopped.is_set)
+        self._thread.start()
+
+    def _sync(self) -> None:
+        """Wait, then sync unless the thread is to stop."""
+        self._store.wait_to_sync(self._interval)
+        if self._stopped.is_set():
+            return
+        self._began = time.monotonic()
+        try:
+            self._store.sync()
+        finally:
+            self._began = None
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last sync raised, because of a bug."""
+        return self._thread.failing_since > 0
+
+    def stalled_seconds(self) -> float:
+        """Return for how long a sync has been running, or all have raised; else 0."""
+        began = self._began or self._thread.failing_since
+        return time.monotonic() - began if began else 0.0
+
+    def stop(self) -> None:
+        """Return when the thread has ended and will not use the store again."""
+        self._stopped.set()
+        self._store.want_sync()
+        self._thread.join()
 
 
 def _recover(

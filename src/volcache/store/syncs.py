@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from volcache.errors import StoreIOError
-    from volcache.store.recovery import SyncMode
-    from volcache.store.rings import Rings
+    from volcache.store.rings import Rings, SyncMode
     from volcache.store.volume import Volume
 
 # A start after a kill may begin this much later than the time at the kill.

@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from volcache.store.directory import DATA, INDEX
 from volcache.store.format import RECORD_OVERHEAD_BYTES, VOLUME_HEADER_BYTES
 from volcache.store.index import Found, Gap, Run, Torn
-from volcache.store.index_file import IndexContents
 from volcache.store.index_format import decode_entries, encode_key
 from volcache.store.native import Records
 from volcache.store.replay import is_whole, tail_of
-from volcache.store.volume import NO_FILE
+from volcache.store.volume import NO_FILE, IndexContents
 from volcache.text import counted
 
 if TYPE_CHECKING:

@@ -17,33 +17,31 @@ from volcache.store.format import (
     new_record,
 )
 from volcache.store.index_format import encode_key
-from volcache.store.reading import RecordReader
 from volcache.store.rings import refusal_of
-from volcache.store.usage import purge_stay_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from volcache.store.format import NewRecord
     from volcache.store.log import CircularLog
-    from volcache.store.purges import PurgeStay
     from volcache.store.volume import Volume
 
 _T = TypeVar("_T")
 _logger = logging.getLogger("volcache.store")
 
 
-class RecordWriter(RecordReader):
-    """The part of a store that changes keys; see `Store`."""
+class RecordWriter:
+    """The part of a store that changes keys."""
 
     def __init__(self, log: CircularLog) -> None:
-        """Use `Store.open`."""
-        super().__init__(log)
+        """Let the core put records."""
+        self._log, self._index, self._stats = log, log.rings.index, log.rings.stats
+        self._clock, self._lock = log.rings.clock, self._index.lock
         syncs = log.syncs.mode == "always"
         step_bytes = log.evictor.step_bytes
-        self.index.set_putting(self.clock, step_bytes, syncs, self.stats.writes)
+        self._index.set_putting(self._clock, step_bytes, syncs, self._stats.writes)
         for volume in log.rings.written:
-            self.index.set_volume(volume)
+            self._index.set_volume(volume)
 
     def put(  # noqa: PLR0913 - One argument for one field.
         self,
@@ -114,13 +112,13 @@ class RecordWriter(RecordReader):
         See `CircularLog.with_room` for the arguments and errors.
         """
         while True:
-            ring = self.index.ring_for(key)
+            ring = self._index.ring_for(key)
             if ring is None:
                 self._log.evictor.record_displaced()
                 continue
             volume = self._log.with_room(ring, size, length)
             # A rotation may have copied the record of the key to the other ring.
-            if self.index.ring_for(key) is ring:
+            if self._index.ring_for(key) is ring:
                 return volume
 
     def put_record(self, record: NewRecord) -> Record:
@@ -132,7 +130,7 @@ class RecordWriter(RecordReader):
         """
         length, size = len(record[1]), RECORD_OVERHEAD_BYTES + sum(map(len, record[:5]))
         written = self._change(
-            partial(self.index.put, *record), record[0], size, length
+            partial(self._index.put, *record), record[0], size, length
         )
         return new_record(Record, written)
 
@@ -154,7 +152,7 @@ class RecordWriter(RecordReader):
         Raises:
             StoreError: As by `put`.
         """
-        with self.lock:
+        with self._lock:
             done = self._attempt(append)
             if done is None:
                 self.catch_up()
@@ -162,7 +160,7 @@ class RecordWriter(RecordReader):
                 done = self._attempt(partial(append, volume))
                 if done is None:
                     raise StoreIOError("a volume has no room for the record")
-            if self.index.is_due:
+            if self._index.is_due:
                 self.catch_up()
         return done
 
@@ -179,17 +177,17 @@ class RecordWriter(RecordReader):
             try:
                 return append()
             except OSError as error:
-                _, _, (volume,), _ = self.index.take_due()
+                _, _, (volume,), _ = self._index.take_due()
                 if not (may_make_space and self._log.make_space(error)):
                     raise self._log.syncs.refused(volume, error) from error
                 may_make_space = False
             except MemoryError as error:
-                self.stats.count_write_error(error)
+                self._stats.count_write_error(error)
                 raise refusal_of(error, "store the record") from error
 
     def catch_up(self) -> None:
         """Do what is due after a put; the caller holds the lock. This does not fail."""
-        appended, unwritten, refused, unsynced = self.index.take_due()
+        appended, unwritten, refused, unsynced = self._index.take_due()
         for volume in refused:
             self._log.rings.hold(volume)
         for volume, error in unsynced:
@@ -215,7 +213,7 @@ class RecordWriter(RecordReader):
             DiskFullError: There is no disk space for the next volume.
             StoreIOError: The disk refused. In both cases the value stays.
         """
-        delete = partial(self.index.delete, key, self.clock.now_ms())
+        delete = partial(self._index.delete, key, self._clock.now_ms())
         return self._change(delete, key, RECORD_OVERHEAD_BYTES + len(key), 0)
 
     def flush(self) -> None:
@@ -227,7 +225,7 @@ class RecordWriter(RecordReader):
             StoreIOError: The disk refused, or there is no memory. In both cases nothing
                 was dropped; but after the second, it may be at the next start.
         """
-        with self.lock:
+        with self._lock:
             self._log.flush()
 
     def purge(self, prefix: bytes) -> None:
@@ -246,16 +244,11 @@ class RecordWriter(RecordReader):
             StoreIOError: The disk refused. In all cases nothing was dropped; but after
                 the last, the purge may take effect at the next start.
         """
-        with self.lock:
-            self._kept_purges.add(prefix)
-            self.stats.purges += 1
+        with self._lock:
+            self._log.kept_purges.add(prefix)
+            self._stats.purges += 1
         _logger.warning(
             "store.purged prefix=%r entries=%d",
             encode_key(prefix),
-            self._kept_purges.count,
+            self._log.kept_purges.count,
         )
-
-    def purge_stay(self) -> PurgeStay:
-        """Return how long a purge that is made now would stay in the list."""
-        with self.lock:
-            return purge_stay_of(self._log)

@@ -34,7 +34,8 @@ from volcache.cli.main import main
 from volcache.cli.sources import LISTED_MAX
 from volcache.errors import StoreIOError
 from volcache.http.upload import read_stored_headers
-from volcache.store import Record, Store
+from volcache.store import Record
+from volcache.store.writing import RecordWriter
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 LIMITS = {"max_value_size": "8000", "max_key_size": "1024"}
@@ -558,14 +559,14 @@ def test_archive_that_does_not_fit_is_reported_and_the_last_files_stay(
 
 def at_fourth_put(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Let something happen before the put of the key 3."""
-    plain = Store.put
+    plain = RecordWriter.put
 
-    def put(self: Store, key: bytes, value: bytes, **options: Any) -> object:
+    def put(self: RecordWriter, key: bytes, value: bytes, **options: Any) -> object:
         if key == b"3":
             act()
         return plain(self, key, value, **options)
 
-    monkeypatch.setattr(Store, "put", put)
+    monkeypatch.setattr(RecordWriter, "put", put)
 
 
 def test_ctrl_c_ends_the_import_between_two_files(

@@ -31,7 +31,7 @@ from volcache.monitoring.snapshot import Monitor
 from volcache.monitoring.stats_json import encode_stats, read_series
 from volcache.settings import DEFAULTS, SETTINGS, visible_settings
 from volcache.store import Store
-from volcache.store.stats import Fate
+from volcache.store.index import Fate
 
 
 def ask(monitor: Monitor) -> dict[str, Any]:

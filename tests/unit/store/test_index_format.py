@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from support.index_files import encode_block, read
 from support.tables import each_row
 from volcache.store.format import Ring, Segment, VolumeUse
-from volcache.store.index_file import IndexContents
 from volcache.store.index_format import (
     Entry,
     IndexName,
@@ -21,6 +20,7 @@ from volcache.store.index_format import (
     encode_key,
     encode_segments,
 )
+from volcache.store.volume import IndexContents
 
 NAME = IndexName(
     VolumeUse(volume=3, seq=17, ring=Ring.MAIN, salt=2**64 - 1),

@@ -15,7 +15,7 @@ from support.simulated import SimulatedFileSystem
 from support.stores import kill, manifest_of, open_store, ring_of, value_of
 from volcache.errors import StoreIOError
 from volcache.store import Store
-from volcache.store.stats import Fate
+from volcache.store.index import Fate
 
 VOLUME_NUM: Final = 8
 VALUE: Final = b"." * 900

@@ -14,7 +14,7 @@ import pytest
 from support.damage import flip
 from support.stores import FakeClock, UnsyncedFileSystem, open_store
 from volcache.store import Record
-from volcache.store.stats import Fate
+from volcache.store.index import Fate
 
 VOLUME_SIZE: Final = 64 * 1024
 VOLUME_NUM: Final = 8

@@ -79,14 +79,14 @@ def test_record_whose_volume_is_dropped_after_the_look_up_is_looked_up_again(
     """Its position is of a volume that there is no longer."""
     store = open_fifo(tmp_path)
     store.put(b"k", b"old")
-    find = store._find
+    find = store._reader._find
 
     def find_then_overwrite(key: bytes) -> Position | None:
-        found, store._find = find(key), find
+        found, store._reader._find = find(key), find
         overwrite(store)
         return found
 
-    store._find = find_then_overwrite
+    store._reader._find = find_then_overwrite
     found = store.stat(b"k")
     assert found is not None
     assert found.length == len(NEW)

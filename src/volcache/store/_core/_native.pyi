@@ -9,6 +9,7 @@ from volcache.store.eviction import Rates, Terms
 from volcache.store.files import FileSystem
 from volcache.store.format import NewRecord, RecordFields, Ring, VolumeUse
 from volcache.store.index import (
+    Fate,
     Found,
     Gap,
     Heat,
@@ -19,7 +20,6 @@ from volcache.store.index import (
     Torn,
     Unreadable,
 )
-from volcache.store.stats import Fate
 from volcache.store.volume import Volume
 
 def size_middle(size: int) -> int:

@@ -27,7 +27,7 @@ from volcache.store.format import RecordHeader, Ring
 from volcache.store.index import (
     SHARES, Found, Gap, Heat, Loaded, Run, Step, Torn, Unreadable
 )
-from volcache.store.stats import Fate
+from volcache.store.index import Fate
 
 cdef tuple RINGS = tuple(Ring)  # as the core numbers them
 
