@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "crc32c.h"
@@ -52,7 +53,8 @@ vc_sharing vc_shared_new(uint64_t volume_bytes, uint32_t volumes, uint32_t slots
     uint64_t groups_at = sizeof(vc_shared) + slots * sizeof(vc_shared_slot);
     groups_at = (groups_at + page - 1) / page * page;
     vc_sharing sharing = {.bytes = groups_at + window * VC_SHARED_GROUPS, .process = getpid()};
-    sharing.fd = memfd_create("volcache index", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    /* memfd_create is not in the C library of the wheels. */
+    sharing.fd = (int)syscall(SYS_memfd_create, "volcache index", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (sharing.fd < 0) return sharing;
     sharing.at = shared_map(sharing.fd, sharing.bytes);
     if (!sharing.at) {
