@@ -18,10 +18,12 @@ from time import sleep
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from volcache.embedded.errors import refused
+from volcache.errors import StoreLockedError
 from volcache.sharing.owner import Sharing, facts_of, make_change, sync_or_refuse
 from volcache.sharing.wire import (
     ALWAYS,
     REPLY,
+    VERSION,
     Change,
     Condition,
     Operation,
@@ -170,6 +172,7 @@ class Guest:
 
         Raises:
             LinkLostError: There is none that shares it.
+            StoreLockedError: It has another version.
         """
         self._place = place
         self._idle: list[socket.socket] = []
@@ -178,6 +181,12 @@ class Guest:
         self._reader: SharedReader | None = None
         self.clock = make_clock()
         facts = self.facts()
+        if facts["version"] != VERSION:
+            self.close()
+            raise StoreLockedError(
+                f"directory {place!r} is in use by a process with another version of"
+                " volcache: end that process, or use the same version"
+            )
         self.clock.advance_to(facts["now_us"])
         # A process that closes any descriptor of a file loses its locks of it.
         if facts["pid"] != os.getpid():

@@ -19,6 +19,7 @@ from volcache.background import Background
 from volcache.errors import StoreIOError, VolcacheError
 from volcache.front import LocalLoop
 from volcache.sharing.wire import (
+    VERSION,
     Change,
     Condition,
     Operation,
@@ -92,6 +93,7 @@ def facts_of(store: Store) -> dict[str, int]:
     return {
         "now_us": store.clock.now_us(),
         "pid": os.getpid(),
+        "version": VERSION,
         "keys": usage.keys,
         "live_bytes": usage.live,
         "disk_bytes": store.held_bytes(),

@@ -19,6 +19,9 @@ from volcache.store.format import Record, new_record
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# Of everything that owner and guest have in common: this module, local.h and shared.h. The
+# request for FACTS stays what it is.
+VERSION: Final = 1
 REQUEST: Final = Struct("=IIHBBBBBxQQQQ")
 REPLY: Final = Struct("=IIIIHBBBBxxQQQQ")
 

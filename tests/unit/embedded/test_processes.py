@@ -20,8 +20,8 @@ from support.embedded import Cache, count_up, open_small, owner_of
 from support.extent import SEED
 from support.process import SOURCE
 from support.waiting import wait_until
-from volcache.embedded import links
-from volcache.embedded.errors import UnknownResultError
+from volcache.embedded import links, session
+from volcache.embedded.errors import StorageLockedError, UnknownResultError
 from volcache.embedded.links import Guest, LinkLostError, Owner
 from volcache.sharing.wire import REQUEST, Operation
 from volcache.store.format import Ring
@@ -525,6 +525,17 @@ def test_nonsense_on_the_socket_is_refused(tmp_path: Path) -> None:
         owner["a"] = b"1"
         with open_small(tmp_path) as guest:
             assert guest["a"] == b"1"
+
+
+def test_process_of_another_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they may not understand each other."""
+    monkeypatch.setattr(session, "_WAIT_SECONDS", 0.01)
+    with open_small(tmp_path):
+        monkeypatch.setattr("volcache.sharing.owner.VERSION", 0)
+        with pytest.raises(StorageLockedError, match="another version of volcache"):
+            open_small(tmp_path)
 
 
 def test_closed_guest_refuses_every_call_and_leaves_the_owner_alone(
