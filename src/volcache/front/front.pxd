@@ -234,6 +234,7 @@ cdef extern from "news.h" nogil:
     void vc_news_wait(vc_news *news, int64_t timeout_ns)
     void vc_news_end(vc_news *news)
     bint vc_news_take_due(vc_news *news)
+    bint vc_news_take_full(vc_news *news)
     void vc_report_full(void *reporter) noexcept
     void vc_report_hot(void *reporter, const uint8_t *key, size_t length,
                        const vc_record *record) noexcept

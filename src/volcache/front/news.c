@@ -49,12 +49,15 @@ void vc_news_end(vc_news *news) {
 
 bool vc_news_take_due(vc_news *news) { return atomic_exchange(&news->is_due, false); }
 
+bool vc_news_take_full(vc_news *news) { return atomic_exchange(&news->is_full, false); }
+
 void vc_report_full(void *reporter) {
     vc_news *news = ((vc_reporter *)reporter)->news;
     int64_t until_ns = vc_monotonic_ns() + NEWS_PATIENCE_NS;
-    vc_news_tell(news);
     pthread_mutex_lock(&news->mutex);
     uint64_t times = news->times_taken;
+    news->is_full = news->has_news = true;
+    pthread_cond_signal(&news->told);
     while (news->times_taken == times && news_wait_until(news, &news->taken, until_ns)) {}
     pthread_mutex_unlock(&news->mutex);
 }

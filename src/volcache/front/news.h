@@ -22,7 +22,7 @@ typedef struct {
     pthread_cond_t told, taken;
     bool has_news;
     uint64_t times_taken;
-    atomic_bool is_due;
+    atomic_bool is_due, is_full;
 } vc_news;
 
 /* Of one loop; zero at first, except `news`. */
@@ -37,8 +37,9 @@ void vc_news_wait(vc_news *news, int64_t timeout_ns);
 void vc_news_tell(vc_news *news);
 /* The events were taken. */
 void vc_news_end(vc_news *news);
-/* Whether something is due; from then on nothing is. */
+/* Whether something is due, or a loop waits until its events are taken; from then on nothing is. */
 bool vc_news_take_due(vc_news *news);
+bool vc_news_take_full(vc_news *news);
 
 /* For `vc_http_config` and others; the context is a vc_reporter. */
 void vc_report_full(void *reporter);

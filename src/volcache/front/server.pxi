@@ -12,6 +12,7 @@ from volcache.keys import QUERIES
 METHODS = ("OTHER", "GET", "HEAD", "PUT", "DELETE", "OTHER")
 # In the order of VC_HTTP, VC_MEMCACHED, VC_ADMIN.
 PROTOCOLS = ("http", "memcache", "admin")
+cdef int64_t FLUSH_NS = 100_000_000
 
 
 cdef class ContentTypes:
@@ -93,6 +94,7 @@ cdef class Server:
     cdef list kept
     cdef vc_http_counts seen
     cdef uint64_t logged, executed
+    cdef int64_t flush_ns           # when the next one is due
     cdef bint answers_itself, is_started
 
     def __cinit__(self):
@@ -304,11 +306,14 @@ cdef class Server:
             self.set_ready()
 
     def work(self):
-        self.flush()
-        for i in range(<int>VC_LOOPS_MAX * 3 + 1):
-            self.take_hot(i)
+        # What is due after changes may come often; counters can wait.
         if vc_news_take_due(&self.state.news):
             self.catch_up()
+        for i in range(<int>VC_LOOPS_MAX * 3 + 1):
+            self.take_hot(i)
+        if vc_news_take_full(&self.state.news) or monotonic_ns() >= self.flush_ns:
+            self.flush_ns = monotonic_ns() + FLUSH_NS
+            self.flush()
 
     cdef catch_up(self):
         store = self.app.cache.store
