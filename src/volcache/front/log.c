@@ -41,8 +41,10 @@ static int log_digit(char digit) {
 }
 
 static bool log_is_plain(uint8_t byte) {
-    return (byte >= '0' && byte <= '9') || ((byte | 0x20) >= 'a' && (byte | 0x20) <= 'z') ||
-           (byte && strchr("/_.-~!$&'()*+,;=:@", byte));
+    bool is_letter = (byte | 0x20) >= 'a' && (byte | 0x20) <= 'z';
+    /* "!", "$" to ";", "=", "@", "_" and "~", without "%" and '"'. */
+    return is_letter || (byte >= '$' && byte <= ';' && byte != '%') || byte == '_' ||
+           byte == '=' || byte == '~' || byte == '@' || byte == '!';
 }
 
 static char *log_put_hex(char *to, uint8_t byte) {
@@ -152,6 +154,14 @@ static vc_text log_position(const vc_log_line *line, char *to) {
     return (vc_text){to, (size_t)(end - to)};
 }
 
+static char *log_put_seconds(char *to, int64_t ns) {
+    uint64_t micros = (uint64_t)(ns + 500) / 1000, rest = micros % 1000000;
+    to = vc_put_number(to, micros / 1000000);
+    *to = '.';
+    for (int i = 6; i; rest /= 10) to[i--] = (char)('0' + rest % 10);
+    return to + 7;
+}
+
 static char *log_put_line(const vc_log *log, char *to, const vc_log_line *line, int64_t now_us) {
     const bool is_json = log->is_json;
     const vc_request *request = line->request;
@@ -183,8 +193,8 @@ static char *log_put_line(const vc_log *log, char *to, const vc_log_line *line, 
     if (!request)
         to = log_put_field(log, log_put(to, is_json ? ", \"result\": " : " result="),
                            (vc_text){line->result, strlen(line->result)});
-    return to + sprintf(to, is_json ? ", \"seconds\": %.6f}\n" : " seconds=%.6f\n",
-                        (double)line->took_ns / 1e9);
+    to = log_put_seconds(log_put(to, is_json ? ", \"seconds\": " : " seconds="), line->took_ns);
+    return log_put(to, is_json ? "}\n" : "\n");
 }
 
 void vc_log_add(vc_log *log, const vc_log_line *line) {
