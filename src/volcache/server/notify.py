@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 _USEC: Final = 1_000_000
 # Between two messages; at most half of the time of the watchdog.
+_SLOW_SECONDS_MAX: Final = 600.0
 BEAT_SECONDS: Final = 10.0
 EXTEND_SECONDS: Final = 60
 _CHECK_SECONDS: Final = 10.0
@@ -229,9 +230,10 @@ class Heartbeat:
             self._last_completed, self._is_withheld = None, False
             return True
         # A disk may be slow, and a sync may write for minutes. It is only a hung disk that
-        # completes nothing at all.
+        # completes nothing at all; what takes longer than that waits for no disk.
         before, self._last_completed = self._last_completed, self._completed()
-        if self._last_completed is not None and self._last_completed != before:
+        is_slow = self._last_completed not in {None, before}
+        if is_slow and seconds < _SLOW_SECONDS_MAX:
             return True
         if not self._is_withheld and self._status:
             _logger.error("watchdog.withheld seconds=%.1f", seconds)

@@ -165,6 +165,8 @@ def test_watchdog_is_not_fed_while_the_disk_completes_nothing(
     disk.completed = 8  # It is slow.
     assert is_fed()
     assert not is_fed()
+    disk.stalled, disk.completed = 601, 9  # It is something else that hangs.
+    assert not is_fed()
     disk.stalled = 0
     assert is_fed()
     disk.stalled, disk.completed = 9, None
