@@ -422,9 +422,7 @@ static void run_random(double seconds, uint64_t seed) {
            streams, executed, forwarded, cold, flushed, synced, sent_later, logged);
     CHECK(logged);
     vc_log_free(access_log);
-    vc_core_free(test_core);
-    vc_writer_free(&writer);
+    free_store();
     vc_types_free(test_types);
-    free(volume);
 }
 #endif

@@ -314,10 +314,8 @@ int main(void) {
     fill_store(false, false);
     test_tokens();
     vc_http_free(http);
-    vc_core_free(test_core);
-    vc_writer_free(&writer);
+    free_store();
     vc_types_free(test_types);
-    free(volume);
     free(reply.at);
     return 0;
 }

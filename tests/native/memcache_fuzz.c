@@ -14,13 +14,13 @@
 #include "mc_parts.h"
 #include "fuzz.h"
 #include "log_lines.h"
+#include "memory_store.h"
 
 #include <errno.h>
 #include <inttypes.h>
 
 enum {
-    FD = 77,
-    VOLUME_BYTES = 1 << 16,
+    CAPACITY = 1 << 16,         /* of the volume */
     ROOM = VC_MC_OUT_BYTES_MIN,
     PIECE_MAX = 40,
 };
@@ -34,48 +34,17 @@ typedef struct {
     uint64_t reads, writes, misses;     /* that were counted */
 } run;
 
-static uint8_t volume[VOLUME_BYTES];
 static run *current;
 /* Those that wait not, and those that may. They are large, so that there are no others. */
 static vc_mc mcs[2];
 static uint64_t event_count;
 static int64_t now_us;
-static vc_core *core;
-static vc_writer writer;
 static uint64_t streams, executed, called, cold, flushed, synced, at_once;
 static vc_log *access_log;
 
 /* --- The store -------------------------------------------------------------------------- */
 
-static ssize_t test_pread(void *context, int fd, void *buffer, size_t length, off_t offset) {
-    (void)context;
-    CHECK(fd == FD && offset > 0 && offset < VOLUME_BYTES);
-    if (length > VOLUME_BYTES - (size_t)offset) length = VOLUME_BYTES - (size_t)offset;
-    memcpy(buffer, volume + offset, length);
-    return (ssize_t)length;
-}
-
-static ssize_t test_pread_cached(void *context, int fd, void *buffer, size_t length,
-                                 off_t offset) {
-    if (current->is_cut && next_random(&current->state) % 4 == 0) {
-        errno = EAGAIN;
-        return -1;
-    }
-    return test_pread(context, fd, buffer, length, offset);
-}
-
-static ssize_t test_pwritev(void *context, int fd, const struct iovec *parts, int count,
-                            off_t offset) {
-    size_t length = 0;
-    (void)context;
-    CHECK(fd == FD);
-    for (int i = 0; i < count; i++) {
-        CHECK((size_t)offset + length + parts[i].iov_len <= VOLUME_BYTES);
-        memcpy(volume + offset + length, parts[i].iov_base, parts[i].iov_len);
-        length += parts[i].iov_len;
-    }
-    return (ssize_t)length;
-}
+static bool is_cold(void) { return current->is_cut && next_random(&current->state) % 4 == 0; }
 
 static int64_t clock_us(void *context) {
     (void)context;
@@ -84,82 +53,13 @@ static int64_t clock_us(void *context) {
 
 static int64_t next_us(void *context) { return now_us = clock_us(context) + 1000; }
 
-static int test_sync(void *context, int fd) {
-    (void)context;
-    CHECK(fd == FD);
-    return 0;
-}
-
-static const vc_calls calls = {
-    .pread = test_pread, .pread_cached = test_pread_cached, .pwritev = test_pwritev,
-    .fdatasync = test_sync};
 static const vc_mc_clocks clocks = {clock_us, clock_us, NULL};
-
-static void on_due(void *context) {
-    (void)context;
-    CHECK(vc_core_is_due(core) && !vc_core_is_mine(core));
-    vc_core_take_due(core);
-}
-
-/* --- Reads that are begun and ended ----------------------------------------------------- */
-
-static int reads;               /* that are not ended */
-
-static bool test_lookup(vc_core *of, const uint8_t *key, size_t length, uint64_t size_max,
-                        vc_lookup *found) {
-    bool is_found = vc_core_lookup(of, key, length, size_max, found);
-    reads += is_found;
-    return is_found;
-}
-
-static bool test_peek(vc_core *of, const uint8_t *key, size_t length, vc_lookup *found) {
-    bool is_found = vc_core_peek(of, key, length, found);
-    reads += is_found;
-    return is_found;
-}
-
-static void test_end_read(vc_core *of) {
-    vc_core_end_read(of);
-    reads--;
-}
 
 static size_t test_put_many(vc_core *of, vc_put *const *puts, size_t count) {
     CHECK(count > 1 && count <= VC_PUTS_AT_ONCE);
     size_t made = vc_core_put_many(of, puts, count);
     at_once += made;
     return made;
-}
-
-/* Begin with an empty store. */
-static void empty_store(bool syncs) {
-    static const uint8_t hash_key[16] = "commands";
-    vc_putting how = {.next_us = next_us, .due_bytes = 5000};
-    static uint64_t seq;
-    if (!core) {
-        core = vc_core_new(&calls, hash_key, 1 << 24, 2, 0);
-        CHECK(core);
-    } else {
-        vc_core_reclaim(core, writer.slot);
-        vc_core_take_due(core);
-    }
-    how.syncs = syncs;
-    vc_core_set_putting(core, &how);
-    vc_writer_free(&writer);
-    vc_segment whole = {0, ++seq};
-    uint32_t slot = vc_core_add_volume(core, seq);
-    CHECK(slot != VC_NO_SLOT && vc_core_bind(core, slot, FD, 9, &whole, 1));
-    writer = (vc_writer){
-        .calls = &calls,
-        .fd = FD,
-        .volume = 9,
-        .slot = slot,
-        .pending_max = SIZE_MAX,
-        .salt = whole.salt,
-        .end = VC_VOLUME_HEADER_BYTES,
-        .capacity = VOLUME_BYTES,
-    };
-    vc_core_set_writer(core, &writer);
-    now_us = INT64_C(1800000000000000);
 }
 
 /* --- One run ---------------------------------------------------------------------------- */
@@ -171,7 +71,7 @@ static void store_synced(vc_mc_stream *stream, const char *data, size_t length) 
     const char *value = (const char *)put->value;
     CHECK(!put->record.length ||
           (value >= data && value + put->record.length <= data + length));
-    CHECK(vc_core_put_together(core, &put, 1) == 1);
+    CHECK(vc_core_put_together(test_core, &put, 1) == 1);
     synced++;
 }
 
@@ -186,15 +86,15 @@ static vc_step step(vc_mc *mc, vc_mc_stream *stream, const uint8_t *data, size_t
 
 /* --- In place of Python ----------------------------------------------------------------- */
 
-static uint8_t answered[VOLUME_BYTES];
+static uint8_t answered[CAPACITY];
 
 static vc_mc_result answer_get(vc_mc_asked *asked) {
     vc_lookup at;
     const uint8_t *key = (const uint8_t *)asked->key.at;
-    if (!vc_core_peek(core, key, asked->key.length, &at)) return VC_MC_MISS;
-    vc_status status = vc_core_read(core, key, asked->key.length, &at, answered, at.size, NULL, 0,
+    if (!vc_core_peek(test_core, key, asked->key.length, &at)) return VC_MC_MISS;
+    vc_status status = vc_core_read(test_core, key, asked->key.length, &at, answered, at.size, NULL, 0,
                                     &asked->record);
-    vc_core_end_read(core);
+    vc_core_end_read(test_core);
     if (status != VC_OK) return VC_MC_FAILED;
     asked->text = (vc_text){(char *)answered + asked->record.prefix, asked->record.length};
     return VC_MC_HIT;
@@ -202,9 +102,9 @@ static vc_mc_result answer_get(vc_mc_asked *asked) {
 
 static vc_mc_result answer_put(vc_mc_asked *asked) {
     vc_put put = *asked->put;
-    vc_core_take_due(core);
+    vc_core_take_due(test_core);
     put.ring = 0;
-    if (vc_core_put(core, &put) != VC_OK) return VC_MC_FAILED;
+    if (vc_core_put(test_core, &put) != VC_OK) return VC_MC_FAILED;
     asked->record = put.record;
     current->writes++;
     return VC_MC_STORED;
@@ -214,8 +114,8 @@ static vc_mc_result answer_delete(vc_mc_asked *asked) {
     vc_put put = {.record.key_length = (uint16_t)asked->key.length, .ring = 0};
     bool existed;
     put.key = (const uint8_t *)asked->key.at;
-    vc_core_take_due(core);
-    if (vc_core_delete(core, &put, (uint64_t)now_us / 1000, &existed) != VC_OK) return VC_MC_FAILED;
+    vc_core_take_due(test_core);
+    if (vc_core_delete(test_core, &put, (uint64_t)now_us / 1000, &existed) != VC_OK) return VC_MC_FAILED;
     current->writes += put.started_ns != 0;
     return existed ? VC_MC_DELETED : VC_MC_NOT_FOUND;
 }
@@ -247,12 +147,12 @@ static vc_mc_result answer(void *context, vc_mc_asked *asked) {
 }
 
 static void read_cold(const vc_stream *at) {
-    uint8_t bytes[VOLUME_BYTES];
+    uint8_t bytes[CAPACITY];
     vc_record record;
     if (next_random(&current->state) % 2)
-        vc_core_read(core, at->key, at->key_length, &at->found, bytes, at->found.size, NULL, 0,
+        vc_core_read(test_core, at->key, at->key_length, &at->found, bytes, at->found.size, NULL, 0,
                      &record);
-    test_end_read(core);
+    test_end_read(test_core);
     cold++;
 }
 
@@ -345,13 +245,11 @@ static void check_counts(void) {
 
 static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t length) {
     char room[ROOM];
-    vc_core_functions functions = vc_functions;
-    functions.lookup = test_lookup;
-    functions.peek = test_peek;
-    functions.end_read = test_end_read;
+    vc_putting how = {.next_us = next_us, .due_bytes = 5000, .syncs = options & 32};
+    vc_core_functions functions = counting_functions();
     functions.put_many = test_put_many;
     vc_mc_config config = {
-        .core = core,
+        .core = test_core,
         .functions = &functions,
         .clocks = &clocks,
         .reads = vc_marks_new(64),
@@ -374,8 +272,9 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     if (!access_log) access_log = vc_log_new(false, 1 << 22);
     CHECK(access_log);
     config.log = access_log;
-    empty_store(options & 32);
-    config.core = core;
+    now_us = INT64_C(1800000000000000);
+    empty_store(&how, CAPACITY);
+    config.core = test_core;
     CHECK(config.reads && config.won);
     for (int i = 0; i < 2; i++) {
         mcs[i].config = config;
@@ -576,7 +475,6 @@ static void run_random(double seconds, uint64_t seed) {
            " cold, %" PRIu64 " times full, %" PRIu64 " synced, %" PRIu64 " sets at once\n",
            streams, executed, called, cold, flushed, synced, at_once);
     vc_log_free(access_log);
-    vc_core_free(core);
-    vc_writer_free(&writer);
+    free_store();
 }
 #endif
