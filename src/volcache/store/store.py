@@ -96,11 +96,8 @@ class Store:
         self.is_current, self.is_moved = reader.is_current, reader.is_moved
         self._writer = writer = RecordWriter(log)
         self.put, self.touch, self.delete = writer.put, writer.touch, writer.delete
-        self.flush, self.purge, self.catch_up = (
-            writer.flush,
-            writer.purge,
-            writer.catch_up,
-        )
+        self.put_record, self.catch_up = writer.put_record, writer.catch_up
+        self.flush, self.purge = writer.flush, writer.purge
         self.holding = holding
         self.recovery = recovered.recovery
         self._directory = directory
