@@ -19,8 +19,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bench.extra.script import make_parser, measuring
-from bench.load import Running
-from bench.machine import ROOT, drop_pages
+from bench.load import SOURCE, Run, Running
+from bench.machine import ROOT, compiled, drop_pages
 from bench.report import table
 from support.process import ServerProcess
 
@@ -116,10 +116,16 @@ def slow_sync_library(work: Path) -> Path:
     return library
 
 
+def send(port: int, options: list[str], core: int | None) -> Run:
+    """Send requests by bench/load.c."""
+    command = [str(compiled(SOURCE)), f"port={port}", "protocol=http"]
+    return Running([*command, *options], core).result()
+
+
 def fill(server: ServerProcess) -> None:
     """Store the values."""
     options = [f"keys={KEYS}", f"requests={KEYS}", "order=rising", "puts=100"]
-    Running(server.port, "http", [*options, "connections=16"], None).result()
+    send(server.port, [*options, "connections=16"], None)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("PUT", "/large", bytes(LARGE_BYTES))
     if connection.getresponse().status != http.client.OK:
@@ -162,7 +168,7 @@ def main() -> None:
                     drop_pages(work / "data")
                 with sending(server.port, other, options.others, slow):
                     more = [f"seconds={options.seconds}", f"seed={number + 1}"]
-                    run = Running(server.port, "http", [*load, *more], 1).result()
+                    run = send(server.port, [*load, *more], 1)
                 found[name].append(run.p99)
                 print(f"{name}: p99 {run.p99:.3f} ms, {run.rate:.0f}/s", flush=True)
     alone = found["alone"]
