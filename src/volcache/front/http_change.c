@@ -130,14 +130,6 @@ static bool change_needs_lock(const vc_http_job *job) {
     return job->http->config.copies || vc_has_condition(job->request);
 }
 
-/* Acquire the write lock. Who holds it for long, as during a sync, holds up one request only. */
-static bool change_acquire(vc_http *http) {
-    const vc_http_config *config = &http->config;
-    int64_t wait_ns = http->is_lock_held ? 0 : VC_LOCK_WAIT_NS;
-    http->is_lock_held = !config->functions->try_acquire(config->core, wait_ns);
-    return !http->is_lock_held;
-}
-
 /* Evaluate the conditions, make a put or a deletion, and invalidate the copies; `existed` is NULL
  * for a put. NEXT: `*is_over`, or the status says what became of it. */
 static vc_step change_make(vc_http_job *job, vc_put *put, bool *existed, bool *is_over,
@@ -148,7 +140,8 @@ static vc_step change_make(vc_http_job *job, vc_put *put, bool *existed, bool *i
     vc_step step = VC_STEP_NEXT;
     *is_over = false;
     *status = VC_DEFERRED;
-    if (is_locked && !change_acquire(job->http)) return VC_STEP_NEXT;
+    if (is_locked && !vc_acquire_soon(config->core, functions, &job->http->is_lock_held))
+        return VC_STEP_NEXT;
     if (vc_has_condition(job->request)) step = change_decide(job, is_over);
     if (step == VC_STEP_NEXT && !*is_over) {
         uint64_t now_ms = (uint64_t)vc_clock_now(config->clock) / 1000;

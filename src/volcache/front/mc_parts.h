@@ -94,6 +94,7 @@ struct vc_mc {
     vc_mc_config config;
     vc_mc_counts counts;
     vc_reading reading;
+    bool is_lock_held;      /* by another thread, when it was tried last */
     vc_events events;
     vc_mc_command command;
     vc_mc_command sets[VC_PUTS_AT_ONCE];    /* those that follow it */

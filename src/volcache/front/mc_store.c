@@ -599,9 +599,10 @@ vc_step vc_mc_run_command(vc_mc_run *run) {
     };
     const vc_mc_config *config = config_of(run);
     bool is_locked = needs_lock(config, run->command), may_wait = config->ask;
-    int64_t wait_ns = may_wait ? SECOND_NS : VC_LOCK_WAIT_NS;
-    while (is_locked && !config->functions->try_acquire(config->core, wait_ns))
-        if (!may_wait) return VC_STEP_CALL;
+    while (is_locked && may_wait && !config->functions->try_acquire(config->core, SECOND_NS)) {}
+    if (is_locked && !may_wait &&
+        !vc_acquire_soon(config->core, config->functions, &run->mc->is_lock_held))
+        return VC_STEP_CALL;
     vc_step step = ACTIONS[run->command->action](run);
     if (is_locked) config->functions->release(config->core);
     return step == REFUSED ? VC_STEP_NEXT : step;

@@ -1,4 +1,4 @@
-/* Reading a record without waiting for the disk, if that is possible. */
+/* Reading a record without waiting for the disk, if that is possible; and the write lock. */
 #ifndef VC_READING_H
 #define VC_READING_H
 
@@ -45,6 +45,14 @@ static inline vc_status vc_read_head_now(vc_core *core, const vc_core_functions 
     vc_status status = vc_read_now(core, functions, how, key, length, &head, bytes, record);
     /* Only the value is short, if the header was decoded. */
     return status == VC_SHORT && record->key ? VC_OK : status;
+}
+
+/* Acquire the write lock in a loop. Another thread that has it for long, as during a sync, holds up
+ * one request only: `is_held` remembers that it has; false at first. */
+static inline bool vc_acquire_soon(vc_core *core, const vc_core_functions *functions,
+                                   bool *is_held) {
+    *is_held = !functions->try_acquire(core, *is_held ? 0 : VC_LOCK_WAIT_NS);
+    return !*is_held;
 }
 
 #endif
