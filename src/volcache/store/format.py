@@ -74,7 +74,6 @@ _PLACE_AT: Final = 32
 _KIND_AT: Final = 58
 _CHECKSUM_BYTES: Final = 4
 _TOMBSTONE: Final = 1
-_POLYNOMIAL: Final = 0x82F63B78  # of CRC-32C, reflected
 
 # Answers have the text fields as headers: a line end would begin another header.
 _CONTROL_BYTE: Final = re.compile(rb"[\x00-\x1f\x7f]")
@@ -103,9 +102,6 @@ _TYPES_BYTES_MAX: Final = 3 * 255  # One byte for each of their lengths.
 # The longest header part of a record, without the key and with the longest key.
 HEADER_BYTES_MAX: Final = RECORD_OVERHEAD_BYTES + _TYPES_BYTES_MAX
 RECORD_PREFIX_BYTES_MAX: Final = HEADER_BYTES_MAX + KEY_BYTES_MAX
-# Longer header parts are not corrected: one attempt for each bit would take too long.
-_CORRECTED_BYTES_MAX: Final = 4096
-_CORRECTED_VALUE_BYTES_MAX: Final = 2**20
 
 
 class Ring(IntEnum):
@@ -349,7 +345,7 @@ def record_size(data: bytes) -> int:
 
 
 def decode_header(
-    data: bytes, identity: RecordIdentity, offset: int, *, is_lenient: bool = False
+    data: bytes, identity: RecordIdentity, offset: int
 ) -> RecordHeader | None:
     """
     Check the header part of a record and return it.
@@ -358,7 +354,6 @@ def decode_header(
         data: The bytes from `offset` on, at least the header part.
         identity: Of the volume.
         offset: Where in the volume `data` begins.
-        is_lenient: Accept control bytes in the text fields, and numbers out of bounds.
 
     Returns:
         None if no intact header of that volume and offset is here. Each header contains
@@ -383,7 +378,7 @@ def decode_header(
         or not key_length
         or len(data) < value_start
         or _CHECKSUM.unpack_from(data, key_end)[0] != crc32c(data[:key_end])
-        or not (is_lenient or _is_allowed(place, length, data[FIXED_BYTES:key_start]))
+        or not is_allowed(place, length, data[FIXED_BYTES:key_start])
     ):
         return None
     return RecordHeader(
@@ -398,7 +393,7 @@ def decode_header(
     )
 
 
-def _is_allowed(place: tuple[int, ...], length: int, texts: bytes) -> bool:
+def is_allowed(place: tuple[int, ...], length: int, texts: bytes) -> bool:
     """Return whether the numbers of a record are in bounds, and its texts are text."""
     _, stored_us, expires_ms, _, kind, _ = place
     return (
