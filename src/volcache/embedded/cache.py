@@ -32,7 +32,7 @@ from typing import (
 
 from volcache.embedded.mapping import StoredMapping
 from volcache.embedded.stored import ABSENT, PRESENT, Text, encoded
-from volcache.sharing.wire import ALWAYS, Change, Condition, If
+from volcache.sharing.wire import ALWAYS, Change, Condition, If, Operation
 from volcache_client.errors import ConflictError, InvalidArgumentError, StorageError
 from volcache_client.headers import checked_etag
 from volcache_client.keys import (
@@ -366,11 +366,11 @@ class EmbeddedCache(StoredMapping[V]):
             StorageError: The list of purges is full, or the disk refuses.
         """
         name = encode_prefix(prefix, size_max=KEY_BYTES_MAX)
-        self._session.run(lambda link: link.purge(name))
+        self._session.ask(Operation.PURGE, name)
 
     def clear(self) -> None:
         """Delete all keys, in constant time."""
-        self._session.run(lambda link: link.clear())
+        self._session.ask(Operation.CLEAR)
 
     # --- Making values -------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from volcache.embedded.errors import refused
 from volcache.errors import StoreLockedError
-from volcache.sharing.owner import Sharing, facts_of, make_change, sync_or_refuse
+from volcache.sharing.owner import Sharing, ask, make_change
 from volcache.sharing.wire import (
     ALWAYS,
     REPLY,
@@ -122,27 +122,11 @@ class Owner:
         with self.store.lock:
             self.store.catch_up()
 
-    def purge(self, prefix: bytes) -> None:
-        """Delete all keys that begin with a prefix; see `Store.purge`."""
-        uninterrupted(partial(self.store.purge, prefix), self.store)
-
-    def clear(self) -> None:
-        """Delete all keys."""
-        uninterrupted(self.store.flush, self.store)
-
-    def sync(self) -> None:
-        """Return when everything is on the disk; see `sync_or_refuse`."""
-        sync_or_refuse(self.store)
-
-    def facts(self) -> dict[str, int]:
-        """Return numbers about the store."""
-        return facts_of(self.store)
-
-    def scan(self, cursor: str) -> tuple[str, list[bytes]]:
-        """Return where to go on, and some keys; see `KeyScan`."""
-        scan = self.store.key_scan(cursor)
-        keys = scan.read() if scan.cursor else []
-        return scan.cursor, keys
+    def ask(self, operation: Operation, key: bytes = b"", value: bytes = b"") -> bytes:
+        """Do what is not about one key; as the function of this name."""
+        return uninterrupted(
+            partial(ask, self.store, operation, key, value), self.store
+        )
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -180,7 +164,7 @@ class Guest:
         self._held: dict[int, tuple[socket.socket, int]] = {}
         self._reader: SharedReader | None = None
         self.clock = make_clock()
-        facts = self.facts()
+        facts = json.loads(self.ask(Operation.FACTS))
         if facts["version"] != VERSION:
             self.close()
             raise StoreLockedError(
@@ -235,7 +219,7 @@ class Guest:
             if fields is True:
                 raise LinkLostError(is_sent=False)
             if reader.is_full:
-                self._ask(Operation.READS, b"", reader.take())
+                self.ask(Operation.READS, b"", reader.take())
             if fields is None:
                 return None
             if fields is not False:
@@ -258,32 +242,9 @@ class Guest:
             return True
         return record._replace(value=change.value, content_type=change.content_type)
 
-    def purge(self, prefix: bytes) -> None:
-        """As the methods of `Owner`."""
-        self._ask(Operation.PURGE, prefix)
-
-    def clear(self) -> None:
-        """Likewise."""
-        self._ask(Operation.CLEAR)
-
-    def sync(self) -> None:
-        """Likewise."""
-        self._ask(Operation.SYNC)
-
-    def facts(self) -> dict[str, int]:
-        """Likewise."""
-        found: dict[str, int] = json.loads(self._ask(Operation.FACTS))
-        return found
-
-    def scan(self, cursor: str) -> tuple[str, list[bytes]]:
-        """Likewise."""
-        data = self._ask(Operation.SCAN, b"", cursor.encode())
-        words, at = [], 0
-        while at < len(data):
-            end = at + 2 + int.from_bytes(data[at : at + 2], "little")
-            words.append(data[at + 2 : end])
-            at = end
-        return words[0].decode("ascii"), words[1:]
+    def ask(self, operation: Operation, key: bytes = b"", value: bytes = b"") -> bytes:
+        """Do what is not about one key; as `Owner.ask`."""
+        return self._exchange(encode_question(operation, key, value))[1].value
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -293,7 +254,7 @@ class Guest:
         self._held[thread] = connection, depth + 1
         try:
             if not depth:
-                self._ask(Operation.HOLD)
+                self.ask(Operation.HOLD)
             yield
         finally:
             if depth:
@@ -331,9 +292,6 @@ class Guest:
                 raise LinkLostError(is_sent=False) from error
             raise
         return connection
-
-    def _ask(self, operation: Operation, key: bytes = b"", value: bytes = b"") -> bytes:
-        return self._exchange(encode_question(operation, key, value))[1].value
 
     def _exchange(self, request: bytes) -> tuple[int, Record]:
         """

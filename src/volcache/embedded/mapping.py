@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import ItemsView, KeysView, MutableMapping, ValuesView
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
 from volcache.embedded.stored import ABSENT, StoredValues, encoded
-from volcache.sharing.wire import same_as
+from volcache.sharing.wire import Operation, decode_words, same_as
 from volcache_client.keys import Key
 
 if TYPE_CHECKING:
@@ -65,16 +65,17 @@ class StoredMapping(StoredValues[V], MutableMapping[Key, V]):
         twice if it is stored again or copied meanwhile. A key that is stored or deleted
         meanwhile may be returned or not. Changing the cache within the loop is allowed.
         """
-        cursor = ""
+        cursor = b""
         while True:
-            cursor, keys = self._session.run(methodcaller("scan", cursor))
+            data = self._session.ask(Operation.SCAN, value=cursor)
+            cursor, *keys = decode_words(data)
             yield from keys
             if not cursor:
                 return
 
     def __len__(self) -> int:
         """Return the number of keys, expired and purged ones included; no disk is read."""
-        return self.stats().keys
+        return int(json.loads(self._session.ask(Operation.FACTS))["keys"])
 
     def keys(self) -> KeysView[bytes]:
         """Return a view of the keys; see `__iter__`."""

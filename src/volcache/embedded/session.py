@@ -35,6 +35,7 @@ from volcache_client.errors import ClientUsageError, StorageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from volcache.sharing.wire import Operation
     from volcache.store import Store
     from volcache_client.keys import Key
 
@@ -119,6 +120,10 @@ class Session:
             finally:
                 self.calls.pop()
             self.attach(link)
+
+    def ask(self, operation: Operation, key: bytes = b"", value: bytes = b"") -> bytes:
+        """Do what is not about one key; see `links.py`."""
+        return self.run(lambda link: link.ask(operation, key, value))
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:

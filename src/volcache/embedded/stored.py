@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from typing import (
@@ -17,7 +18,7 @@ from typing import (
 )
 
 from volcache.embedded.errors import UnknownResultError
-from volcache.sharing.wire import ALWAYS, Change, Condition, If, same_as
+from volcache.sharing.wire import ALWAYS, Change, Condition, If, Operation, same_as
 from volcache_client.headers import checked_type
 from volcache_client.keys import KEY_BYTES_MAX, checked_ttl, encode_key
 from volcache_client.messages import Stat
@@ -226,13 +227,13 @@ class StoredValues(Generic[V]):
 
     def stats(self) -> EmbeddedStats:
         """Return numbers for monitoring."""
-        found = self._session.run(lambda link: link.facts())
+        found = json.loads(self._session.ask(Operation.FACTS, value=b"disk"))
         found |= {"hits": self._hits, "misses": self._misses}
         return EmbeddedStats(**{name: found[name] for name in EmbeddedStats._fields})
 
     def sync(self) -> None:
         """Return when everything stored up to now survives a power loss."""
-        self._session.run(lambda link: link.sync())
+        self._session.ask(Operation.SYNC)
 
     def close(self) -> None:
         """

@@ -26,6 +26,7 @@ from volcache.sharing.wire import (
     Status,
     decode_request,
     encode_reply,
+    encode_words,
     socket_path,
 )
 
@@ -73,13 +74,25 @@ def make_change(store: Store, change: Change, condition: Condition) -> Record | 
         return store.put_record((change.key, change.value, *change[2:]))
 
 
-def sync_or_refuse(store: Store) -> None:
+def ask(store: Store, operation: int, key: bytes, value: bytes) -> bytes:
     """
-    Return when everything written up to now survives a power loss.
+    Do what is not about one key; return what there is to tell.
 
     Raises:
-        StoreIOError: The disk refused.
+        StoreError: The disk refused.
     """
+    calls: dict[int, Callable[[], bytes | None]] = {
+        Operation.PURGE: lambda: store.purge(key),
+        Operation.CLEAR: store.flush,
+        Operation.SYNC: lambda: _sync(store),
+        Operation.SCAN: lambda: _scan(store, value),
+        Operation.FACTS: lambda: _facts(store, needs_disk=bool(value)),
+    }
+    return calls[operation]() or b""
+
+
+def _sync(store: Store) -> None:
+    """Return when everything written up to now survives a power loss."""
     errors = store.stats.sync_errors
     store.sync()
     last = store.stats.last_errors.get("sync")
@@ -87,16 +100,23 @@ def sync_or_refuse(store: Store) -> None:
         raise StoreIOError(f"a sync failed: {last.text}")
 
 
-def facts_of(store: Store) -> dict[str, int]:
+def _scan(store: Store, cursor: bytes) -> bytes:
+    """Return where to go on, and some keys."""
+    scan = store.key_scan(cursor.decode("ascii"))
+    keys = scan.read() if scan.cursor else []
+    return encode_words((scan.cursor.encode(), *keys))
+
+
+def _facts(store: Store, *, needs_disk: bool) -> bytes:
     """Return numbers about a store; those that count, since it was opened."""
     usage, counts = store.usage(volumes=False), store.stats
-    return {
-        "now_us": store.clock.now_us(),
-        "pid": os.getpid(),
+    facts = {
         "version": VERSION,
+        "pid": os.getpid(),
+        "now_us": store.clock.now_us(),
         "keys": usage.keys,
         "live_bytes": usage.live,
-        "disk_bytes": store.held_bytes(),
+        "disk_bytes": store.held_bytes() if needs_disk else 0,
         "capacity": usage.volume_num * usage.volume_size,
         "volumes": sum(ring.volumes for ring in usage.rings),
         "volume_size": usage.volume_size,
@@ -108,6 +128,7 @@ def facts_of(store: Store) -> dict[str, int]:
         "write_errors": counts.write_errors,
         "sync_errors": counts.sync_errors,
     }
+    return json.dumps(facts).encode()
 
 
 class Sharing:
@@ -121,7 +142,7 @@ class Sharing:
     def __init__(self, store: Store, directory: str) -> None:
         """Serve; whoever calls has the lock of the directory."""
         self._store, self._directory = store, directory
-        self._holder = self._depth = 0  # a guest, and how often it holds
+        self._holder = 0  # a guest, which alone may make changes
         self._gone: list[int] = []
         self._listener: socket.socket | None = None
         self._loop: LocalLoop | None = None
@@ -186,7 +207,7 @@ class Sharing:
     def _is_over(self) -> bool:
         if self._loop is not None and not self._loop.has_ended:
             return False
-        self._release(all_of=True)
+        self._release()
         return True
 
     def _turn(self) -> None:
@@ -194,7 +215,7 @@ class Sharing:
         if self._loop is not None:
             self._loop.serve_call(_HOLDING_SECONDS if self._holder else _TURN_SECONDS)
         if self._holder in self._gone:
-            self._release(all_of=True)
+            self._release()
         self._gone.clear()
         if self._store.index.is_due:
             with self._store.lock:
@@ -216,36 +237,31 @@ class Sharing:
         self, guest: int, operation: Operation, change: Change, condition: Condition
     ) -> bytes:
         store, key = self._store, change.key
-        calls: dict[Operation, Callable[[], bytes | None]] = {
+        calls: dict[Operation, Callable[[], bytes]] = {
             Operation.GET: lambda: _reply_to_read(store.get(key)),
             Operation.PEEK: lambda: _reply_to_read(store.peek(key)),
             Operation.STAT: lambda: _reply_to_read(store.stat(key)),
             Operation.PUT: lambda: _reply_to_change(store, change, condition),
             Operation.DELETE: lambda: _reply_to_change(store, change, condition),
             Operation.HOLD: lambda: self._hold(guest),
-            Operation.RELEASE: lambda: self._release(all_of=False),
-            Operation.PURGE: lambda: store.purge(key),
-            Operation.CLEAR: store.flush,
-            Operation.SYNC: lambda: sync_or_refuse(store),
-            Operation.SCAN: lambda: _reply_to_scan(store, change.value or b""),
-            Operation.FACTS: lambda: encode_reply(
-                Status.DONE, json.dumps(facts_of(store)).encode()
-            ),
+            Operation.RELEASE: self._release,
         }
-        return calls[operation]() or encode_reply(Status.DONE)
+        if call := calls.get(operation):
+            return call()
+        return encode_reply(
+            Status.DONE, ask(store, operation, key, change.value or b"")
+        )
 
-    def _hold(self, guest: int) -> None:
+    def _hold(self, guest: int) -> bytes:
         self._store.lock.__enter__()
-        self._holder, self._depth = guest, self._depth + 1
+        self._holder = guest
+        return encode_reply(Status.DONE)
 
-    def _release(self, *, all_of: bool) -> None:
-        while self._depth:
+    def _release(self) -> bytes:
+        if self._holder:
+            self._holder = 0
             self._store.lock.__exit__()
-            self._depth -= 1
-            if not self._depth:
-                self._holder = 0
-            if not all_of:
-                break
+        return encode_reply(Status.DONE)
 
 
 def _reply_to_read(record: Record | None) -> bytes:
@@ -259,17 +275,6 @@ def _reply_to_change(store: Store, change: Change, condition: Condition) -> byte
     if isinstance(made, bool):
         return encode_reply(Status.DONE if made else Status.NONE)
     return encode_reply(Status.DONE, b"", made)
-
-
-def _reply_to_scan(store: Store, cursor: bytes) -> bytes:
-    """Reply with some keys, and before them where to go on."""
-    scan = store.key_scan(cursor.decode("ascii"))
-    keys = scan.read() if scan.cursor else []
-    words = (scan.cursor.encode(), *keys)
-    return encode_reply(
-        Status.DONE,
-        b"".join(len(word).to_bytes(2, "little") + word for word in words),
-    )
 
 
 def _listen(directory: str) -> socket.socket:

@@ -17,7 +17,7 @@ from volcache.store.directory import SOCKET
 from volcache.store.format import Record, new_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 # Of everything that owner and guest have in common: this module, local.h and shared.h. The
 # request for FACTS stays what it is.
@@ -165,6 +165,21 @@ def encode_reply(
         *(record.stored_us, record.expires_ms, record.offset, record.size),
     )
     return b"".join((head, *headers, value))
+
+
+def encode_words(words: Iterable[bytes]) -> bytes:
+    """Return bytes of which `decode_words` makes the words."""
+    return b"".join(len(word).to_bytes(2, "little") + word for word in words)
+
+
+def decode_words(data: bytes) -> list[bytes]:
+    """Return words."""
+    words, at = [], 0
+    while at < len(data):
+        end = at + 2 + int.from_bytes(data[at : at + 2], "little")
+        words.append(data[at + 2 : end])
+        at = end
+    return words
 
 
 def reply_length(data: bytes | bytearray) -> int:
