@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _FILES: Final = 64  # In a row,
 _BYTES: Final = 256 << 10  # and of their values. Answers of so many fit the buffers.
+_PUT_BYTES: Final = 512  # What each takes besides.
 _HELD_BYTES: Final = 32 << 20  # Values in flight; one of any size is allowed.
 _CONNECTIONS: Final = 3  # Connections to an instance,
 _CONNECTIONS_MAX: Final = 48  # and to all of them, but one to each.
@@ -47,6 +48,11 @@ class Put(NamedTuple):
     key: bytes
     value: bytes
     headers: Mapping[str, str]
+
+    @property
+    def cost(self) -> int:
+        """Bytes of memory, about; an empty value has some, too."""
+        return len(self.value) + _PUT_BYTES
 
 
 class Ended(NamedTuple):
@@ -105,9 +111,9 @@ class Sender:
     def add(self, put: Put) -> None:
         """Send a value soon; wait while too many bytes are in flight."""
         name = self._ring.node(put.key) if self._ring else self._first
-        row, length = self._rows[name], len(put.value)
+        row = self._rows[name]
         row.append(put)
-        self._sizes[name] += length
+        self._sizes[name] += put.cost
         if len(row) >= _FILES or self._sizes[name] >= _BYTES:
             self._send(name)
 
@@ -134,7 +140,7 @@ class Sender:
         """Take over what became of a row; called by the threads."""
         self.ended.extend(ended)
         with self._changed:
-            self._held -= sum(len(put.value) for put in row)
+            self._held -= sum(put.cost for put in row)
             self._waiting -= 1
             self._changed.notify_all()
 
