@@ -35,7 +35,6 @@ from volcache.kinds import AUTO
 from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
 from volcache.malloc import keep_freed_memory
-from volcache.memcache.command_log import CommandLog
 from volcache.memcache.service import KEY_BYTES_MAX, Service, ValueLimits
 from volcache.memcache.statistics import ServerFacts, ServerStatistics
 from volcache.memory import default_body_memory
@@ -67,6 +66,7 @@ from volcache.server.signals import (
 )
 from volcache.settings import visible_settings
 from volcache.sharing.owner import Sharing
+from volcache.slow_log import CommandLog
 from volcache.store import PeriodicSync, Store
 from volcache.tokens import Refusals
 

@@ -12,10 +12,10 @@ from volcache.access import Access
 from volcache.cache import Cache
 from volcache.front import AccessLog, CommandFacts, Commands
 from volcache.hot.tier import HotTier
-from volcache.memcache.command_log import CommandLog
 from volcache.memcache.service import Service, ValueLimits
 from volcache.memcache.statistics import ServerFacts, ServerStatistics
 from volcache.monitoring.commands import CommandStats
+from volcache.slow_log import CommandLog
 from volcache.store.eviction import Eviction
 from volcache.tokens import Refusals
 

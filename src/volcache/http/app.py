@@ -43,10 +43,10 @@ from volcache.http.responses import (
     stored_response,
     text_response,
 )
-from volcache.http.slow_log import SlowLog
 from volcache.http.upload import read_expiry, read_stored_headers, read_value
 from volcache.keys import RESERVED_PREFIX, parse_key, with_query
 from volcache.monitoring.requests import READS, TIERS, RequestStats, is_sample
+from volcache.slow_log import SlowLog
 from volcache.tokens import LOG_SECONDS
 
 if TYPE_CHECKING:

@@ -25,11 +25,11 @@ from volcache.errors import ListenError
 from volcache.front import CommandFacts, Readers
 from volcache.http.app import App, RequestLimits
 from volcache.http.cors import CorsHeaders
-from volcache.memcache.command_log import CommandLog
 from volcache.memcache.sockets import ListeningSocket
 from volcache.monitoring.commands import CommandStats
 from volcache.server.addresses import Addresses
 from volcache.server.front import Front, Timeouts
+from volcache.slow_log import CommandLog
 
 
 class Case:
