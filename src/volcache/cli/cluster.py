@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from volcache.fleet.collector import Watched
-    from volcache.fleet.folder import Change, Plan
+    from volcache.fleet.folder import FileChange, Plan
     from volcache.fleet.targets import Target
 
 _NAMES_MAX: Final = 5  # Machines that a line names.
@@ -257,9 +257,9 @@ def _drain(arguments: argparse.Namespace) -> int:
     return _render(arguments)
 
 
-def _diff(changes: Sequence[Change]) -> Iterator[str]:
+def _diff(changes: Sequence[FileChange]) -> Iterator[str]:
     """Yield the lines of all changes; the same lines of several files once."""
-    alike: dict[tuple[str, ...], list[Change]] = {}
+    alike: dict[tuple[str, ...], list[FileChange]] = {}
     texts: dict[tuple[str, str], tuple[str, ...]] = {}  # New ones, by name.
     # First what is changed: a file of a new machine has the text of the others.
     for change in sorted(changes, key=lambda one: one.old is None):

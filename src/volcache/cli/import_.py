@@ -26,7 +26,7 @@ from volcache.cli.command import (
     output,
     silence_log,
 )
-from volcache.cli.sources import Outcome, Reader, Source, of_archive
+from volcache.cli.sources import EntryReader, Outcome, Source, of_archive
 from volcache.cli.streams import STANDARD, reading, source_name
 from volcache.config import Sources, value_size_max, volume_size_least
 from volcache.errors import (
@@ -131,7 +131,7 @@ def summary_line(
     return Line(text, summary={what: place, **numbers})
 
 
-class _Import(Reader):
+class _Import(EntryReader):
     """The import of one archive into an open store."""
 
     def __init__(

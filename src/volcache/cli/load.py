@@ -26,7 +26,7 @@ from volcache.cli.command import (
 )
 from volcache.cli.import_ import interrupt_flag, summary_line
 from volcache.cli.sender import NO_ANSWER, Put, Sender
-from volcache.cli.sources import Outcome, Reader, opened
+from volcache.cli.sources import EntryReader, Outcome, opened
 from volcache.cli.streams import writing
 from volcache.cli.values import KEY_BYTES_MAX, in_use, put_headers
 from volcache.errors import ConfigError, InstanceError
@@ -44,13 +44,13 @@ _SAVED_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)
-class Loaded(Outcome):
+class LoadOutcome(Outcome):
     """The result of a load."""
 
     skipped: int = 0  # Loaded before.
 
 
-class _Load(Reader):
+class _Load(EntryReader):
     """Hands entries to the instances of their keys."""
 
     def __init__(
@@ -59,7 +59,7 @@ class _Load(Reader):
         arguments: argparse.Namespace,
         report: Callable[[str], None],
     ) -> None:
-        self.outcome = Loaded(skipped=_saved(arguments.resume))
+        self.outcome = LoadOutcome(skipped=_saved(arguments.resume))
         super().__init__(self.outcome, report)
         self._sender, self._headers = sender, put_headers(arguments)
         self._prefix = os.fsencode(arguments.prefix)

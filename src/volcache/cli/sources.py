@@ -62,7 +62,7 @@ class Outcome:
     interrupted: bool = False
 
 
-class Reader(ABC):
+class EntryReader(ABC):
     """Reads entries, and lists those that are left out."""
 
     def __init__(self, outcome: Outcome, report: Callable[[str], None]) -> None:

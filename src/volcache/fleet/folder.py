@@ -24,7 +24,7 @@ _ABOUT: Final = (
 )
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     """A file that is not as it would be rendered."""
 
     path: str  # Below the folder.
@@ -52,7 +52,7 @@ class Change(NamedTuple):
 class Plan(NamedTuple):
     """What a render would do."""
 
-    changes: list[Change]
+    changes: list[FileChange]
     paths: list[str]  # Of all files, changed or not.
     known: frozenset[str]  # What the manifest lists now.
 
@@ -74,7 +74,7 @@ def plan(folder: Path, inventory: Inventory) -> Plan:
         path: text for path in known if (text := _read(folder, path)) is not None
     }
     files = render(inventory, present)
-    changes: list[Change] = []
+    changes: list[FileChange] = []
     for path, text in files.items():
         old = present.get(path) if path in known else _read(folder, path)
         if old == text:
@@ -84,8 +84,8 @@ def plan(folder: Path, inventory: Inventory) -> Plan:
                 f"{folder / path}: exists, and was not written by render; move it away,"
                 " or render into another folder"
             )
-        changes.append(Change(path, old, text))
-    changes += (Change(p, t, None) for p, t in present.items() if p not in files)
+        changes.append(FileChange(path, old, text))
+    changes += (FileChange(p, t, None) for p, t in present.items() if p not in files)
     return Plan(sorted(changes), list(files), known)
 
 
