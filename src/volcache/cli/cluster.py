@@ -246,8 +246,7 @@ def _drain(arguments: argparse.Namespace) -> int:
     drained = found.drained - {name} if arguments.back else found.drained | {name}
     new = path.with_name(f".{path.name}.new")
     try:
-        new.write_text(with_drained(path.read_text("utf-8"), drained), "utf-8")
-        load_inventory(new)
+        new.write_text(with_drained(path, drained), "utf-8")
         new.replace(path)
     except OSError as error:
         raise FileError(str(path), "written", error) from error

@@ -18,6 +18,7 @@ import json
 import re
 import string
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -51,8 +52,9 @@ _NOT_SETTINGS: Final = {
     "ring_self": "it follows from the inventory",
 }
 
-_NGINX: Final = re.compile(r"^\[nginx\].*\n", re.MULTILINE)
-_DRAINED: Final = re.compile(r"^drained *=.*\n", re.MULTILINE)
+_NGINX: Final = re.compile(r"^\[nginx\].*$", re.MULTILINE)
+# Without comments, which a new list would not have.
+_DRAINED: Final = re.compile(r"^[ \t]*drained[ \t]*=[ \t]*\[[^]#]*\]", re.MULTILINE)
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._@+:-]+)+")
 _HOST: Final = kinds.text(
@@ -152,14 +154,33 @@ class _Disk(NamedTuple):
     own: Table
 
 
-def with_drained(text: str, names: Iterable[str]) -> str:
-    """Return an inventory in which other instances are drained."""
-    line = f"drained = {json.dumps(sorted(names))}\n"
+def with_drained(path: Path, names: Iterable[str]) -> str:
+    """
+    Return the text of a valid inventory, with other instances drained.
+
+    Raises:
+        ConfigError: It has the list in a form that is not changed.
+    """
+    text = read_text(path)
+    wanted = tomllib.loads(text)
+    wanted.setdefault("nginx", {})["drained"] = sorted(names)
+    line = f"drained = {json.dumps(sorted(names))}"
     if _DRAINED.search(text):
-        return _DRAINED.sub(lambda _: line, text, count=1)
-    if _NGINX.search(text):
-        return _NGINX.sub(lambda match: match[0] + line, text, count=1)
-    return f"{text.rstrip()}\n\n[nginx]\n{line}"
+        new = _DRAINED.sub(lambda _: line, text, count=1)
+    elif _NGINX.search(text):
+        new = _NGINX.sub(lambda match: f"{match[0]}\n{line}", text, count=1)
+    else:
+        new = f"{text.rstrip()}\n\n[nginx]\n{line}\n"
+    with suppress(tomllib.TOMLDecodeError):
+        if tomllib.loads(new) == wanted:
+            return new
+    words = (rf"^[^#\n]*\b{word}\b" for word in ("drained", "nginx"))
+    found = next(filter(None, (re.search(one, text, re.MULTILINE) for one in words)))
+    number = text.count("\n", 0, found.end()) + 1
+    raise ConfigError(
+        f"{path}: line {number}: cannot be changed by a command; allowed is a list"
+        f" without comments, below [nginx]: {line}"
+    )
 
 
 def load_inventory(path: Path) -> Inventory:

@@ -340,6 +340,41 @@ def test_drain_takes_an_instance_out_of_all_lists_and_back(
     )
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            '[nginx]\ndrained = [\n  "a:1234",\n]  # slow',
+            '["a:1234", "b:1234"]  # slow',
+        ),
+        ("[nginx]\n  drained=[ ]\nfailover = true\n", '["b:1234"]\nfailover = true\n'),
+        ("[nginx]", '["b:1234"]'),
+        ('[nginx]\ndrained = [\n  "a:1234", # slow\n]\n', 6),
+        ("[nginx]\n'drained' = []\n", 6),
+        ("# drained\nnginx.growing = true\n", 6),
+        ("# nginx\nnginx.drained = []\n", 6),
+        ("[ nginx ]\n", 5),
+    ],
+)
+def test_drain_changes_a_list_of_several_lines_or_names_the_line(
+    tmp_path: Path, run: Run, before: str, after: str | int
+) -> None:
+    """A comment in the list would be lost: nothing is changed."""
+    inventory = tmp_path / "inventory.toml"
+    text = 'machines.a = "127.0.0.1"\nmachines.b = "127.0.0.2"\n\n\n'
+    inventory.write_text(text + before)
+    words = tmp_path / "rendered", "--inventory", inventory
+    found = run("cluster", "drain", "b:1234", *words)
+    if isinstance(after, str):
+        assert found.code == 0
+        assert inventory.read_text() == f"{text}[nginx]\ndrained = {after}"
+    else:
+        assert found.code == 2
+        assert f"{inventory}: line {after}: cannot be changed by a command" in found.err
+        assert inventory.read_text() == text + before
+        assert [*tmp_path.iterdir()] == [inventory]
+
+
 def test_operator_is_asked_where_admin_listen_says(
     fleet: list[StatsServer], tmp_path: Path, run: Run
 ) -> None:
