@@ -8,7 +8,7 @@ from pathlib import Path
 from support.tables import rows
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "bench" / "README.md"]
+DOCUMENTS = [ROOT / "README.md", ROOT / "bench/README.md", ROOT / "tests/README.md"]
 DOCUMENTS += [ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
 DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
 CODE_BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
