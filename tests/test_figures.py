@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -136,30 +135,6 @@ def test_parts_have_each_test_once_and_take_equally_long(parts: int) -> None:
     assert sorted(chain(*found)) == list(range(len(cases)))
     lengths = [sum(seconds_of(cases[at], seconds) for at in part) for part in found]
     assert max(lengths) <= sum(lengths) / parts + 340
-
-
-def test_figures_of_parts_are_added_up_when_all_were_run_on_the_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Until then, the file and the document stay as they are."""
-    for name in ("PATH", "DOCUMENT", "PARTS"):
-        monkeypatch.setattr(counted, name, tmp_path / name)
-    monkeypatch.setattr(counted, "SHOWN", {"| # runs": ("ring_runs",)})
-    counted.DOCUMENT.write_text(f"| 0 runs{counted.SAMPLED}")
-    for part, commit, runs in (("1/2", "a", 5), ("2/2", "b", 7), ("1/2", "b", 900)):
-        facts = {"date": "today", "processor": "this", "commit": commit}
-        monkeypatch.setattr(counted, "describe", lambda _, facts=facts: facts)
-        monkeypatch.setenv("PART", part)
-        took = f"{runs}.25s call     tests/a.py::test_b[{part}]"
-        text = f"print('counted ring_runs: {runs}'); print('{took}')"
-        assert not counted.PATH.exists()
-        assert counted.main("crash", [sys.executable, "-c", text]) == 0
-
-    kept = json.loads(counted.PATH.read_text())["crash"]
-    assert kept["figures"] == {"ring_runs": 907}
-    assert kept["seconds"] == {"tests/a.py::test_b": 453}
-    assert counted.DOCUMENT.read_text() == "| 907 runs"
-    assert "left on this commit: PART=1/2\n" in capsys.readouterr().out
 
 
 def test_part_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from pathlib import Path
 
@@ -78,17 +77,6 @@ def test_there_is_a_wheel_for_each_version_and_machine() -> None:
     ]
     assert [*wheels.PYTHONS] == versions
     assert len(wheels.TARGETS) == 2 * len(versions)
-
-
-def test_an_interpreter_of_another_version_is_not_taken(tmp_path: Path) -> None:
-    """Nor one that cannot be started."""
-    version = "{}.{}".format(*sys.version_info)
-    for name, code in (("other", 1), ("broken", 127)):
-        (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n")
-        (tmp_path / name).chmod(0o755)
-    given = (f"{tmp_path}/other", f"{tmp_path}/broken", sys.executable)
-    target = wheels.Target(version, "x86_64")
-    assert wheels.interpreter(target, given) == Path(sys.executable)
 
 
 def test_environment_of_builds_has_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from bench import run
-from bench.machine import ROOT, family
-from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -37,25 +32,3 @@ def test_quick_run_gives_each_contender_figures_and_leaves_no_file(
             assert figures["rate"] > 0
             assert figures["p50"] <= figures["p99"] <= figures["p999"] <= figures["max"]
     assert list((tmp_path / "work").iterdir()) == []
-
-
-def test_interrupted_run_leaves_no_server_and_no_file(tmp_path: Path) -> None:
-    """Ctrl-C while servers run."""
-    log = tmp_path / "log"
-    # So many rounds that the run cannot end before the signal.
-    only = ["--only", "sequential-cold", "--rounds", "1000"]
-    arguments = ["--quick", *only, *places(tmp_path)]
-    with (
-        log.open("wb") as stderr,
-        subprocess.Popen(
-            [sys.executable, "-m", "bench.run", *arguments], stderr=stderr, cwd=ROOT
-        ) as process,
-    ):
-        wait_until(lambda: b"1/1000 volcache" in log.read_bytes(), "the first figures")
-        started = family(process.pid)[1:]
-        process.send_signal(signal.SIGINT)
-        process.wait(20)
-    assert started
-    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
-    assert list((tmp_path / "work").iterdir()) == []
-    assert not (tmp_path / "output").exists()
