@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import ItemsView, KeysView, ValuesView
 from pathlib import Path
@@ -34,6 +35,32 @@ def count_up(directory: Path, times: int) -> None:
     with open_small(directory, capacity="64MiB") as cache:
         for _ in range(times):
             cache.incr("n", initial=1)
+
+
+def write_versions(cache: Cache, keys: int, version: int) -> None:
+    """Store a version of each key, and delete some."""
+    for number in range(keys):
+        name = b"%d" % number
+        if (number + version) % 10:
+            cache[name] = b"%b %d " % (name, version) + bytes(number % 3000)
+        else:
+            cache.delete(name)
+
+
+def read_versions(cache: Cache, keys: int, reads: int) -> int:
+    """Read random keys; return how many there were, all whole and none outdated."""
+    chance, seen, found = random.Random(keys), dict[int, int](), 0  # noqa: S311
+    for _ in range(reads):
+        number = chance.randrange(keys)
+        value = cache.get(b"%d" % number)
+        if value is None:
+            continue
+        name, version, rest = value.split(b" ", 2)
+        assert (int(name), len(rest)) == (number, number % 3000), value[:40]
+        assert int(version) >= seen.get(number, 0), (number, version, seen[number])
+        seen[number] = int(version)
+        found += 1
+    return found
 
 
 class Fraction:

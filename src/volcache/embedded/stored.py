@@ -170,8 +170,13 @@ class StoredValues(Generic[V]):
                 raise
             older = Condition(If.OLDER, error.since_us)
             made = self._change(change, older)
-            if isinstance(made, bool):  # Another value has replaced it since.
-                return f'"{error.since_us:x}-"'
+            if isinstance(made, bool):
+                # It was stored, or another change came since, which may have been made
+                # on the condition that it was not.
+                found = self._peek(name)
+                if found is None or found.value != data:
+                    raise
+                return found.etag
         return None if isinstance(made, bool) else made.etag
 
     def _delete(self, name: bytes, condition: Condition = ALWAYS) -> bool:

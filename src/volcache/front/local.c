@@ -113,7 +113,7 @@ static vc_step local_change(const local_run *run) {
     };
     if (head->condition > VC_IF_OLDER || head->expires_ms >= VC_TIME_END) return VC_STEP_CALL;
     vc_status status = local->functions->change(local->core, &put, &condition,
-                                                (uint64_t)local_now_ms(local), &is_done);
+                                                (uint64_t)local_now_ms(local), false, &is_done);
     if (status != VC_OK) return VC_STEP_CALL;
     if (is_deletion || !is_done)
         return local_reply(run, is_done ? VC_LOCAL_DONE : VC_LOCAL_NONE, NULL, NULL, 0);

@@ -16,7 +16,13 @@ from typing import Any, Final
 
 import pytest
 
-from support.embedded import Cache, count_up, open_small, owner_of
+from support.embedded import (
+    Cache,
+    count_up,
+    open_small,
+    owner_of,
+    write_versions,
+)
 from support.extent import SEED
 from support.process import SOURCE
 from support.waiting import wait_until
@@ -75,13 +81,21 @@ class Program:
         )
         assert self.does("cache.closed") == "False"
 
-    def does(self, text: str) -> str:
-        """Return what the value of an expression looks like."""
+    def send(self, text: str) -> None:
+        """Let it begin to evaluate an expression."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()
+
+    def receive(self) -> str:
+        """Return what the value looks like."""
+        assert self.process.stdout is not None
         return str(self.process.stdout.readline().strip())
+
+    def does(self, text: str) -> str:
+        """Return what the value of an expression looks like."""
+        self.send(text)
+        return self.receive()
 
     def kill(self) -> None:
         """Kill the process."""
@@ -311,6 +325,28 @@ def test_guest_reads_while_the_owner_is_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_guests_read_nothing_older_while_the_owner_writes(tmp_path: Path) -> None:
+    """While segments grow, volumes are reused, and values are copied and deleted."""
+    with open_small(tmp_path, capacity="16MiB") as owner:
+        write_versions(owner, 4000, 1)
+        guests = [Program(tmp_path) for _ in range(3)]
+        for guest in guests:
+            guest.does("sys.path.insert(0, 'tests')")
+            guest.does(
+                "globals().update(vars(__import__('support.embedded').embedded))"
+            )
+            guest.send("read_versions(cache, 4000, 100_000)")
+        for version in range(2, 30):
+            write_versions(owner, 4000, version)
+        for guest in guests:
+            assert int(guest.receive()) > 1000
+            assert guest.does("type(cache._session.link._reader).__name__") == (
+                "SharedReader"
+            )
+            guest.kill()
+
+
+@pytest.mark.slow
 def test_reads_of_a_guest_reach_the_eviction_policy_of_the_owner(
     tmp_path: Path,
 ) -> None:
@@ -404,24 +440,27 @@ def test_call_without_a_reply_is_repeated_if_that_does_no_harm(
         assert list(owner) == [b"n"]
 
 
-def test_repeated_set_does_not_replace_a_newer_value(
-    tmp_path: Path, losing: Callable[..., None]
+@pytest.mark.parametrize("newer", [b"newer", None])
+def test_set_without_a_reply_does_not_replace_a_newer_change(
+    tmp_path: Path, losing: Callable[..., None], newer: bytes | None
 ) -> None:
-    """It took effect before that; its ETag is that of no value."""
+    """Nobody knows whether it was made before that."""
+
+    def overtake(connection: socket.socket, request: bytes) -> bytes:
+        try:
+            return lose(connection, request)
+        finally:
+            if newer is None:
+                owner.delete("a")
+            else:
+                owner["a"] = newer
+
     with open_small(tmp_path) as owner, open_small(tmp_path) as guest:
         losing(Operation.PUT)
-        lose = links._exchange
-
-        def overtake(connection: socket.socket, request: bytes) -> bytes:
-            try:
-                return lose(connection, request)
-            finally:
-                owner["a"] = b"newer"
-
-        links._exchange = overtake
-        etag = guest.set("a", b"1")
-        assert owner["a"] == guest["a"] == b"newer"
-        assert guest.cas("a", b"2", etag) is None
+        lose, links._exchange = links._exchange, overtake
+        with pytest.raises(UnknownResultError, match="made or not"):
+            guest.set("a", b"1")
+        assert owner.get("a") == guest.get("a") == newer
 
 
 # --- Who may use it ------------------------------------------------------------------

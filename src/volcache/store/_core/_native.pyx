@@ -571,7 +571,7 @@ cdef class Index:
         )
         put.record.kind = value is None
         with nogil:
-            status = vc_core_change(self.core, &put, &what, now_ms, &is_done)
+            status = vc_core_change(self.core, &put, &what, now_ms, True, &is_done)
             error = errno
         self.calls.refuse_to_continue()
         if not self.has_put(&put, status, error):
@@ -584,7 +584,7 @@ cdef class Index:
         cdef vc_condition what
         cdef c_bool holds = False
         what.kind, what.stored_us, what.expires_ms = condition
-        if vc_core_holds(self.core, data_of(key), len(key), &what, now_ms, &holds) != VC_OK:
+        if vc_core_holds(self.core, data_of(key), len(key), &what, now_ms, True, &holds) != VC_OK:
             return None
         return bool(holds)
 

@@ -1150,13 +1150,13 @@ static bool peek_last(vc_core *core, const uint8_t *key, size_t length, vc_looku
 }
 
 vc_status vc_core_holds(vc_core *core, const uint8_t *key, size_t length,
-                        const vc_condition *condition, uint64_t now_ms, bool *holds) {
+                        const vc_condition *condition, uint64_t now_ms, bool waits, bool *holds) {
     uint8_t head[VC_PREFIX_BYTES_MAX];
     vc_lookup at;
     vc_record record = {0};
     vc_status status = VC_OTHER_KEY;
     if (peek_last(core, key, length, &at)) {
-        status = read_header(core, &at, length, false, head, &record);
+        status = read_header(core, &at, length, waits, head, &record);
         vc_core_end_read(core);
         if (status != VC_OK) return VC_DEFERRED;
     }
@@ -1180,14 +1180,15 @@ vc_status vc_core_holds(vc_core *core, const uint8_t *key, size_t length,
 }
 
 vc_status vc_core_change(vc_core *core, vc_put *put, const vc_condition *condition,
-                         uint64_t now_ms, bool *is_done) {
+                         uint64_t now_ms, bool waits, bool *is_done) {
     vc_status status = VC_OK;
     *is_done = true;
     put->ring = VC_RING_UNKNOWN;
     put->started_ns = 0;
     if (!vc_core_try_acquire(core, VC_LOCK_WAIT_NS)) return VC_DEFERRED;
     if (condition->kind)
-        status = vc_core_holds(core, put->key, put->record.key_length, condition, now_ms, is_done);
+        status = vc_core_holds(core, put->key, put->record.key_length, condition, now_ms, waits,
+                               is_done);
     if (status == VC_OK && *is_done)
         status = put->record.kind ? vc_core_delete(core, put, now_ms, is_done)
                                   : vc_core_put(core, put);

@@ -340,15 +340,15 @@ typedef struct {
     uint64_t stored_us, expires_ms;
 } vc_condition;
 
-/* Find out whether one holds at `now_ms`; VC_DEFERRED: that is not known without the disk. */
+/* Find out whether one holds at `now_ms`, from the disk only if the caller `waits`. VC_DEFERRED:
+ * that is not known. */
 vc_status vc_core_holds(vc_core *core, const uint8_t *key, size_t length,
-                        const vc_condition *condition, uint64_t now_ms, bool *holds);
+                        const vc_condition *condition, uint64_t now_ms, bool waits, bool *holds);
 /* A plain put, or with record.kind a plain deletion, if a condition holds at `now_ms`; decision and
  * change are one step. `is_done`: whether it held, and, for a deletion, there was a value.
- * Otherwise as `vc_core_put` and `vc_core_delete`; VC_DEFERRED: also if that is not known without
- * the disk. */
+ * Otherwise as `vc_core_put` and `vc_core_delete`; VC_DEFERRED: also if that is not known. */
 vc_status vc_core_change(vc_core *core, vc_put *put, const vc_condition *condition,
-                         uint64_t now_ms, bool *is_done);
+                         uint64_t now_ms, bool waits, bool *is_done);
 bool vc_core_is_due(vc_core *core);
 /* Return what is due, which is not due from now on. */
 vc_due vc_core_take_due(vc_core *core);
