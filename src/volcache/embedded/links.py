@@ -328,9 +328,12 @@ def _exchange(connection: socket.socket, request: bytes) -> bytes:
         connection.sendall(request)
     except OSError as error:
         raise LinkLostError(is_sent=False) from error
-    found = bytearray()
-    missing = 1
     try:
+        data = connection.recv(_RECEIVED_BYTES)
+        missing = reply_length(data) - len(data)
+        if not missing:
+            return data
+        found = bytearray(data)
         while missing > 0:
             data = connection.recv(max(missing, _RECEIVED_BYTES))
             if not data:

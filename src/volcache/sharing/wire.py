@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 REQUEST: Final = Struct("=IIHBBBBBxQQQQ")
 REPLY: Final = Struct("=IIIIHBBBBxxQQQQ")
+# In a reply: the length of its value, and where those of its headers are.
+_SENT: Final = Struct("=I")
+_LENGTHS: Final = slice(19, 22)
 
 
 class Operation(IntEnum):
@@ -186,8 +189,7 @@ def reply_length(data: bytes | bytearray) -> int:
     """Return the length of a reply that may not be whole."""
     if len(data) < REPLY.size:
         return REPLY.size
-    sent, _, _, _, _, _, *lengths = REPLY.unpack_from(data)[:9]
-    return int(REPLY.size + sum(lengths) + sent)
+    return int(REPLY.size + _SENT.unpack_from(data)[0] + sum(data[_LENGTHS]))
 
 
 def decode_reply(data: bytes) -> tuple[int, Record]:
