@@ -335,10 +335,10 @@ class _Parts(NamedTuple):
         self.core.status.settings = visible_settings(config)
 
 
-def _open_front(
-    config: Config, core: _Core, reload: Callable[[], str], closing: ExitStack
-) -> _Parts:
-    """Create the application with all that is around it, behind the front."""
+def _make_app(
+    config: Config, core: _Core, reload: Callable[[], str]
+) -> tuple[App, Admin]:
+    """Create the application with the paths of the operator."""
     admin = Admin(
         core.cache,
         status=core.status,
@@ -355,7 +355,14 @@ def _open_front(
         default_ttl=config.default_ttl,
         max_ttl=config.max_ttl,
     )
-    app = App(core.cache, limits, stats=core.status.requests, admin=admin)
+    return App(core.cache, limits, stats=core.status.requests, admin=admin), admin
+
+
+def _open_front(
+    config: Config, core: _Core, reload: Callable[[], str], closing: ExitStack
+) -> _Parts:
+    """Create the application with all that is around it, behind the front."""
+    app, admin = _make_app(config, core, reload)
     addresses = core.outside.addresses
     entrance = Entrance(app, has_admin=addresses.admin is not None)
     commands = _make_commands(config, core)

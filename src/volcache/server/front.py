@@ -97,6 +97,23 @@ def connections_max() -> int:
     return min(max(free, _CONNECTIONS_MIN), _CONNECTIONS_MAX)
 
 
+def _served(
+    addresses: Addresses, connections: int, timeouts: Timeouts
+) -> dict[str, tuple[int, int, float, float]]:
+    """Return what is served: sockets, connections at most, seconds for head and idle."""
+    http, admin, memcache = addresses.http, addresses.admin, addresses.memcache
+    head, idle = timeouts.head, timeouts.idle
+    served: dict[str, tuple[int, int, float, float]] = {}
+    if http is not None:
+        served["http"] = http.fileno(), connections, head, idle
+    if memcache is not None:
+        fd = memcache.socket.fileno()
+        served["memcache"] = fd, connections, 0, timeouts.memcache_idle
+    if admin is not None:
+        served["admin"] = admin.socket.fileno(), _ADMIN_CONNECTIONS, head, idle
+    return served
+
+
 def usual_threads() -> int:
     """Return how many loops use the processors of this machine."""
     return min(_THREADS_MAX, len(os.sched_getaffinity(0)))
@@ -211,30 +228,20 @@ class Front:
             access_log: Gets a line for each request; None: there is none.
         """
         self._addresses = addresses
-        http, admin, memcache = addresses.http, addresses.admin, addresses.memcache
-        head, idle, transfer, memcache_idle = timeouts
-        served: dict[str, tuple[int, int, float, float]] = {}
-        if http is not None:
-            served["http"] = http.fileno(), connections, head, idle
-        if memcache is not None:
-            fd = memcache.socket.fileno()
-            served["memcache"] = fd, connections, 0, memcache_idle
-        if admin is not None:
-            served["admin"] = admin.socket.fileno(), _ADMIN_CONNECTIONS, head, idle
-        has_http = http is not None or admin is not None
+        has_http = addresses.http is not None or addresses.admin is not None
         self._application = Application() if has_http else None
         self.loops = Server(
             app,
             TYPES,
             loops=threads,
-            served=served,
+            served=_served(addresses, connections, timeouts),
             application=self._application.path if self._application else "",
             allow=ALLOW[1],
             log=ConnectionLog(),
             access_log=access_log,
             readers=readers,
             memory=memory,
-            transfer=transfer,
+            transfer=timeouts.transfer,
             commands=commands,
         )
         self._caller: Caller | None = None
