@@ -78,7 +78,7 @@ def test_server_of_another_protocol_is_not_used(answer: bytes) -> None:
     """A server that does not answer like memcached stays down."""
     with (
         FakeMemcached(lambda _data, connection: connection.sendall(answer)) as server,
-        open_tier(server.address) as tier,
+        open_tier(server.address, timeout=10) as tier,
     ):
         assert not is_up(tier)
         assert tier.get(b"k") is None
