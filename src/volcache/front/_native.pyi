@@ -429,6 +429,3 @@ class LocalLoop:
 
     def drain(self, seconds: float) -> None:
         """Return when all connections are closed, after this time at the latest."""
-
-    def abandon(self) -> None:
-        """In a forked child, which has no such thread: leave everything as it is."""

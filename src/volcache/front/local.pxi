@@ -1,6 +1,9 @@
 # The loop that serves other processes with the same directory, see local.h.
 
 
+from posix.unistd cimport getpid
+
+
 cdef c_bool on_local_answer(
     void *context, uint64_t guest, const char *data, size_t length, vc_reply *reply
 ) noexcept with gil:
@@ -29,6 +32,7 @@ cdef class LocalLoop:
     cdef Clock clock
     cdef object answer, gone, failure
     cdef readonly bint has_ended
+    cdef int process
 
     def __init__(
         self, Index index not None, Clock clock not None, *, int listening, uint64_t memory,
@@ -36,6 +40,7 @@ cdef class LocalLoop:
     ):
         cdef vc_server_config config
         memset(&config, 0, sizeof(config))
+        self.process = getpid()
         self.index, self.clock, self.answer, self.gone = index, clock, answer, gone
         self.local.core, self.local.functions = index.core, functions
         self.local.clock, self.local.context = &clock.clock, <void *>self
@@ -53,6 +58,9 @@ cdef class LocalLoop:
             raise MemoryError("no memory, descriptors or threads to share a directory")
 
     def __dealloc__(self):
+        # A forked child has no such thread, not even one that has ended, to wait for.
+        if getpid() != self.process:
+            return
         with nogil:
             vc_server_free(self.server)
 
@@ -70,6 +78,3 @@ cdef class LocalLoop:
         cdef int64_t drain_ns = <int64_t>(seconds * 1e9)
         with nogil:
             vc_server_drain(self.server, drain_ns)
-
-    def abandon(self):
-        self.server = NULL

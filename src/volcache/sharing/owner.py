@@ -188,7 +188,6 @@ class Sharing:
         """
         if self._loop is None or self._listener is None:
             return
-        self._loop.abandon()
         name = self._listener.getsockname()
         for fd in (int(path.name) for path in list(Path("/proc/self/fd").iterdir())):
             with suppress(OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import random
@@ -43,7 +44,7 @@ def is_guest(cache: Cache) -> bool:
     return isinstance(cache._session.link, Guest)
 
 
-def in_a_child(act: Callable[[], None]) -> int:
+def in_a_child(act: Callable[[], object]) -> int:
     """Begin to do something in a forked child; return its id."""
     child = os.fork()
     if child:
@@ -256,6 +257,19 @@ def test_forked_children_are_guests_of_their_parent(tmp_path: Path) -> None:
         assert cache["n"] == b"%d" % (101 * PROCESSES)
         assert not is_guest(cache)
     assert len(os.read(begun, 100)) == PROCESSES
+
+
+@forking
+def test_forked_child_frees_what_its_parent_has_closed(tmp_path: Path) -> None:
+    """The threads of a cache that was closed are not waited for there."""
+    cache: Cache | None = open_small(tmp_path)
+    assert cache is not None
+    garbage: list[object] = [owner_of(cache)]
+    garbage.append(garbage)
+    cache.close()
+    cache = None
+    garbage = []
+    assert exit_code(in_a_child(gc.collect)) == 0
 
 
 @forking
