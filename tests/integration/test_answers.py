@@ -7,7 +7,6 @@ application; `tests/native/request_test.c` has all forms of a head and of a chun
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 from collections.abc import Iterator
@@ -22,6 +21,8 @@ from support.process import MIB, SHARED, ServerProcess, Servers
 from support.waiting import wait_until
 from support.wire import (
     ANSWER_SECONDS,
+    BY_APP,
+    KEPT,
     Talk,
     answer_to,
     connect,
@@ -139,9 +140,6 @@ def test_bad_request_is_refused_in_one_line(kept: int) -> None:
 
 # --- The answers of C are those of the application --------------------------------------
 
-# With it, `App` answers: a field that says nothing without Range.
-BY_APP: Final = 'If-Range: "x"'
-
 
 class Answer(NamedTuple):
     """What is the same from both, but for the time."""
@@ -231,6 +229,18 @@ def test_value_of_this_second_has_no_last_modified(stored: int) -> None:
     wait_until(is_without, "a PUT and two GETs within a second")
 
 
+def logged(path: Path, count: int) -> list[str]:
+    """Return the lines of an access log when there are enough."""
+
+    def lines() -> list[str]:
+        return [line for line in path.read_text().splitlines() if "/-/" not in line]
+
+    wait_until(lambda: len(lines()) >= count, f"{count} lines")
+    found = lines()
+    assert len(found) == count
+    return found
+
+
 def test_ipv6_is_served(tmp_path: Path) -> None:
     """With the address of the client in the access log."""
     path = tmp_path / "access.log"
@@ -246,64 +256,6 @@ def test_ipv6_is_served(tmp_path: Path) -> None:
         assert read_to_the_end(client).count(b"\r\n\r\nvalue") == 2
         lines = logged(path, 3)
     assert [line.startswith("::1 - - [") for line in lines[1:]] == [True] * 2
-
-
-# --- What is logged --------------------------------------------------------
-
-
-AGENT: Final = 'User-Agent: a "b"\\c\nReferer: http://r/\nX-Forwarded-For: 1.2.3.4, 5'
-
-
-def logged(path: Path, count: int) -> list[str]:
-    """Return the lines of an access log when there are enough."""
-
-    def lines() -> list[str]:
-        return [line for line in path.read_text().splitlines() if "/-/" not in line]
-
-    wait_until(lambda: len(lines()) >= count, f"{count} lines")
-    found = lines()
-    assert len(found) == count
-    return found
-
-
-@pytest.mark.parametrize("form", ["text", "json"])
-def test_access_log_has_the_same_line_from_the_gate(tmp_path: Path, form: str) -> None:
-    """As for a request that the application answers, but for the time."""
-    path = tmp_path / "access.log"
-    settings = {**SHARED, "log_access": str(path), "log_format": form}
-    targets = ("/a%20b.css?q=%20%FF", "http://host/a%20b.css", "/absent?", "/%C3%A4")
-    with ServerProcess(tmp_path / "data", settings=settings) as server:
-        exchange(server.port, "PUT", "/a%20b.css", b"value")
-        for way in ("", BY_APP):
-            logged(path, 1 + len(targets) * bool(way))
-            for number, target in enumerate(targets):
-                headers = f"{AGENT}\n{way}".strip() if number else way
-                exchange(server.port, "GET", target, None, headers)
-        _, *lines = logged(path, 1 + 2 * len(targets))
-    by_gate, by_app = lines[: len(targets)], lines[len(targets) :]
-    assert [_timeless(line) for line in by_gate] == [_timeless(line) for line in by_app]
-    if form == "json":
-        statuses = [json.loads(line)["status"] for line in lines]
-        assert statuses == [200, 200, 404, 404] * 2
-    first, second, third, fourth = by_gate
-    assert "/a%20b.css?q=%20%FF" in first
-    assert "DISK" in first
-    assert "1.2.3.4, 5" in second
-    assert "MISS" in third
-    assert "/%C3%A4" in fourth
-    seconds = [
-        float(match[1])
-        for line in lines
-        if (match := re.search(r'seconds"?[=:] ?([0-9.e-]+)', line))
-    ]
-    assert len(seconds) == len(lines)
-    assert all(0 < number < 5 for number in seconds)
-
-
-def _timeless(line: str) -> str:
-    """Remove what differs from one request to the next."""
-    line = re.sub(r'seconds"?[=:] ?[0-9.e-]+', "", line)
-    return re.sub(r'"time": "[^"]*"|\[[^\]]*\]', "", line)
 
 
 # --- Clients that disconnect, or wait --------------------------------------------------
@@ -327,7 +279,7 @@ def test_clients_that_reset_leave_nothing_behind(
         request_bytes("GET", "/large") * 20,
         *(
             request_bytes("GET", "/large", None, more) * 2
-            for more in ("Authorization: x", "Range: bytes=0-", "If-Match: *")
+            for more in (BY_APP, "Range: bytes=0-", "If-Match: *")
         ),
         request_bytes("GET", "/plain") * 50,
         TWO_LENGTHS.data,
@@ -341,7 +293,7 @@ def test_clients_that_reset_leave_nothing_behind(
                 client.recv(100)
             reset(client)
     wait_until(
-        lambda: server.descriptors() <= at_first + 1, "all connections to be closed"
+        lambda: server.descriptors() <= at_first + KEPT, "all connections to be closed"
     )
     assert exchange(stored, "GET", "/kept").body == b"kept"
     assert exchange(stored, "GET", "/large").body == LARGE
@@ -354,7 +306,7 @@ def test_last_answer_is_complete_whatever_was_sent_after_its_request(
     stored: int,
 ) -> None:
     """A socket that is closed with unread bytes loses what it has not sent."""
-    for headers in ("Connection: close", "Authorization: x\nConnection: close") * 20:
+    for headers in ("Connection: close", f"{BY_APP}\nConnection: close") * 20:
         with connect(stored, buffer=32 * KIB) as client:
             request = request_bytes("GET", "/large", None, headers)
             client.sendall(request + b"x" * 100 * KIB)

@@ -25,6 +25,7 @@ from support.process import MIB, SHARED, Pool, ServerProcess, is_renewed
 from support.waiting import wait_until
 from support.wire import (
     ANSWER_SECONDS,
+    BY_APP,
     Talk,
     exchange,
     request_bytes,
@@ -227,7 +228,7 @@ COLD_REQUESTS: Final = [
     ("GET", "If-Modified-Since: Sat, 01 Jan 2000 00:00:00 GMT", 200, COLD),
     ("GET", "Range: bytes=100-199", 206, COLD[100:200]),
     ("GET", "Range: bytes=-100", 206, COLD[-100:]),
-    ("GET", "Authorization: x", 200, COLD),
+    ("GET", BY_APP, 200, COLD),
     ("HEAD", "", 200, b""),
     ("HEAD", "If-None-Match: *", 304, b""),
     ("PROPFIND", "Depth: 0", 207, None),
@@ -291,7 +292,7 @@ def test_limits_of_a_client_do_not_count_while_the_disk_is_slow(
     with SlowServer(tmp_path, machine, **limits) as server:
         server.fill()
         server.slow_down(1.5)
-        for path, headers in (("/cold", ""), ("/apart", "Authorization: x")):
+        for path, headers in (("/cold", ""), ("/apart", BY_APP)):
             with Talk(server.port) as client:
                 reply = client.exchange("GET", path, None, headers)
                 assert reply.status == 200
@@ -358,8 +359,7 @@ def test_reading_a_record_whose_volume_is_reclaimed_gives_its_bytes_or_a_miss(
         before = machine.slow_reads
         clients = [opened.enter_context(Talk(server.port)) for _ in range(5)]
         for number, client in enumerate(clients):
-            headers = "Authorization: x" if number == 3 else ""
-            client.send(request_bytes("GET", f"/old{number}", None, headers))
+            client.send(request_bytes("GET", f"/old{number}"))
             wait_until(lambda: machine.slow_reads > before, "the first read")
         with Talk(server.port) as writer:
             for number in range(25):

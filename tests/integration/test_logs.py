@@ -52,6 +52,7 @@ def ask_for_lines(server: MemcacheServer) -> None:
     url = f"{server.url}/a%20key"
     with requests.Session() as session, server.client() as client:
         session.headers.update({"Referer": 'http://r/"', "User-Agent": "test"})
+        session.headers["X-Forwarded-For"] = "1.2.3.4, 5"
         session.put(url, b"value", timeout=9)
         session.get(f"{url}?q=1", timeout=9)
         session.request("PROPFIND", url, headers={"Depth": "0"}, timeout=9)
@@ -67,13 +68,16 @@ def ask_for_lines(server: MemcacheServer) -> None:
 
 
 def fields_of(line: str) -> tuple[object, ...]:
-    """Return method, URI, status, bytes and cache of a line in either form."""
+    """Return what a line in either form has, but for the times."""
     if line.startswith("{"):
-        names = "method", "uri", "status", "bytes", "cache"
+        names = "method", "uri", "status", "bytes", "cache", "position"
         return tuple(json.loads(line)[name] for name in names)
-    pattern = r'"(\S+) (\S+) \S+" (\d+) (\d+) ".*" ".*" "-" cache=(\S+) position='
-    ((method, uri, status, size, cache),) = re.findall(pattern, line)
-    return method, uri, int(status), int(size), None if cache == "-" else cache
+    pattern = (
+        r'"(\S+) (\S+) \S+" (\d+) (\d+) ".*" ".*" ".*" cache=(\S+) position=(\S+) '
+    )
+    ((method, uri, status, size, *more),) = re.findall(pattern, line)
+    found = (None if text == "-" else text for text in more)
+    return method, uri, int(status), int(size), *found
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -89,18 +93,19 @@ def test_requests_of_all_kinds_have_a_line_in_order(tmp_path: Path, form: str) -
     while "PUT" not in lines[0]:  # Of the start.
         del lines[0]
     assert ("http://r/\\\\x22" if form == "json" else "http://r/\\x22") in lines[0]
+    assert all("1.2.3.4, 5" in line for line in lines[:5])
     found = [fields_of(line) for line in lines]
-    size = found[2][3]
+    place, size = found[0][5], found[2][3]
     assert isinstance(size, int)
     assert size > 100
     assert found == [
-        ("PUT", "/a%20key", 200, 0, None),
-        ("GET", "/a%20key?q=1", 200, 5, "DISK"),
-        ("PROPFIND", "/a%20key", 207, size, None),
-        ("GET", "/a%20key", 206, 2, "DISK"),
-        ("HEAD", "/-/healthy", 200, 0, None),
-        ("get", "/none", 404, 5, "MISS"),
-        ("stats", "-", 404, 7, None),
-        ("get", "/b", 404, 5, "MISS"),
-        ("PUT", "/gone", 499, 0, None),
+        ("PUT", "/a%20key", 200, 0, None, place),
+        ("GET", "/a%20key?q=1", 200, 5, "DISK", place),
+        ("PROPFIND", "/a%20key", 207, size, None, None),
+        ("GET", "/a%20key", 206, 2, "DISK", place),
+        ("HEAD", "/-/healthy", 200, 0, None, None),
+        ("get", "/none", 404, 5, "MISS", None),
+        ("stats", "-", 404, 7, None, None),
+        ("get", "/b", 404, 5, "MISS", None),
+        ("PUT", "/gone", 499, 0, None, None),
     ]

@@ -11,6 +11,10 @@ from http.client import HTTPMessage
 from typing import Final, NamedTuple, Self
 
 ANSWER_SECONDS: Final = 30.0
+# With it, `App` answers a GET: C compares no two tokens, and without a setting none counts.
+BY_APP: Final = "Authorization: x\nAuthorization: x"
+# Descriptors of the connections to bjoern that a loop keeps: both ends of 16.
+KEPT: Final = 33
 
 
 class Reply(NamedTuple):
