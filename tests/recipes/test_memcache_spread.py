@@ -6,6 +6,7 @@ Configuration files and the ring are those of the document.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -217,3 +218,43 @@ def test_pymemcache_follows_the_ring_of_nginx(
         wait_until(
             lambda: cache.get_many(KEYS) == everything, "the instance to be used again"
         )
+
+
+def test_emcache_finds_the_instances_of_the_ring(tmp_path: Path) -> None:
+    """Each key is stored on one of the two."""
+    port, path = pick_port(), tmp_path / "instances.conf"
+    hosts = ("127.0.0.1", "127.0.0.2")
+    path.write_text("".join(f"server {host}:{port};\n" for host in hosts))
+    code: dict[str, Any] = {}
+    with ExitStack() as stack:
+        shared = pick_port()
+        first, _ = (
+            stack.enter_context(
+                MemcacheInstance(
+                    tmp_path / host,
+                    {
+                        "memcache_listen": f"{host}:{shared}",
+                        "ring": path,
+                        "ring_self": f"{host}:{port}",
+                    },
+                )
+            )
+            for host in hosts
+        )
+        text = snippet("AWS", "python").replace("11211", str(first.memcache_port))
+        exec(compile(text, "RECIPES.md", "exec"), code)  # noqa: S102 - Ours.
+
+        async def use() -> None:
+            cache = await code["connect"]()
+            for key in KEYS:
+                await cache.set(key.encode(), key.encode())
+            with closing(connect(first.memcache_port)) as client:
+                near = client.get_many(KEYS)
+            with closing(Client((hosts[1], shared), timeout=SECONDS)) as client:
+                far = client.get_many(KEYS)
+            assert near | far == {key: key.encode() for key in KEYS}
+            assert min(len(near), len(far)) > 40
+            assert not near.keys() & far
+            await cache.close()
+
+        asyncio.run(use())

@@ -132,8 +132,9 @@ class MemcacheServer(ServerProcess):
     def client(self) -> RawClient:
         """Connect."""
         address = self.memcache_address
+        host = address.rpartition(":")[0] if address.startswith("127.") else "127.0.0.1"
         is_unix = address.startswith("/")
-        return RawClient(address if is_unix else ("127.0.0.1", self.memcache_port))
+        return RawClient(address if is_unix else (host, self.memcache_port))
 
     def answers(self) -> bool:
         """Whether it answers in all protocols that it speaks."""
