@@ -105,7 +105,7 @@ def test_purge_fails_if_an_instance_does_not_answer(cluster: Cluster) -> None:
     assert name in cluster.nginx.logged("/-/purge")
 
 
-def test_large_body_is_refused(cluster: Cluster) -> None:
+def test_purge_with_a_large_body_is_refused(cluster: Cluster) -> None:
     """By nginx; a purge needs none."""
     headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
     url = f"{cluster.url}/-/purge?prefix=a/"

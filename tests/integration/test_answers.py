@@ -302,7 +302,7 @@ def test_clients_that_reset_leave_nothing_behind(
     assert [line for line in lines if not LOG_LINE.match(line)] == []
 
 
-def test_last_answer_is_complete_whatever_was_sent_after_its_request(
+def test_last_answer_with_bytes_after_its_request_is_complete(
     stored: int,
 ) -> None:
     """A socket that is closed with unread bytes loses what it has not sent."""

@@ -73,7 +73,7 @@ def cors_of_all(port: int, origin: str) -> Iterator[dict[str, str]]:
         yield cors_of(exchange(port, method, path, body, headers).headers)
 
 
-def test_every_answer_names_the_origin(listed: int) -> None:
+def test_answer_to_a_listed_origin_names_it(listed: int) -> None:
     """If it is in the list; errors, misses and what C answers are no exception."""
     for origin in (MAPS, OTHER):
         for found in cors_of_all(listed, f"Origin: {origin}"):
@@ -85,7 +85,7 @@ def test_every_answer_names_the_origin(listed: int) -> None:
             assert found == {"Vary": "Origin"}
 
 
-def test_other_origins_are_not_named(listed: int) -> None:
+def test_answer_to_an_unlisted_origin_names_none(listed: int) -> None:
     """They are equal as text or not at all."""
     for origin in (
         *(f"{MAPS}.evil.example", MAPS[:-1], MAPS.upper(), f"{MAPS}:443", f"{MAPS}/"),

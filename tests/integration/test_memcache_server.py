@@ -51,7 +51,7 @@ def test_idle_connections_are_kept_and_cost_little(tmp_path: Path) -> None:
         assert exchange(server.port, "GET", "/absent").status == 404
 
 
-def test_connections_are_limited(tmp_path: Path) -> None:
+def test_connections_above_the_share_of_descriptors_are_refused(tmp_path: Path) -> None:
     """With few descriptors: refused with the words of memcached; HTTP has its share."""
     server = MemcacheServer(tmp_path / "data", settings=SMALL)
     server.descriptor_limit = 200
@@ -84,8 +84,7 @@ def is_served(server: MemcacheServer) -> bool:
 # --- Start and end ---------------------------------------------------------------------
 
 
-def test_memcache_alone(tmp_path: Path) -> None:
-    """With `port = 0` there is no HTTP; reload, systemd and the end are the same."""
+def test_serve_without_http_answers_memcached_reloads_and_stops(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     config = tmp_path / "config.toml"
     config.write_text('log_level = "info"\n')

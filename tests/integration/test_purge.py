@@ -74,7 +74,7 @@ def run(*arguments: str, token: str = ADMIN_TOKEN) -> tuple[int, str]:
     return done.returncode, done.stdout.decode()
 
 
-def test_the_command_asks_every_instance(
+def test_purge_command_asks_every_instance(
     server: ServerProcess, servers: Servers
 ) -> None:
     """Failures and the sum are printed; the exit code says whether all have done it."""

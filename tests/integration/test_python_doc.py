@@ -56,7 +56,7 @@ def names(
     found["client"].close()
 
 
-def test_the_examples_work(names: dict[str, Any]) -> None:
+def test_examples_of_the_page_have_the_results_it_says(names: dict[str, Any]) -> None:
     """Also the functions that they define."""
     client = names["client"]
     assert names["thumbnail"]("cat") == client.get("thumbs/cat") == b"picture of cat"

@@ -158,7 +158,7 @@ def test_a_start_with_few_descriptors_names_the_limit(tmp_path: Path) -> None:
     assert "this process may have 100; raise LimitNOFILE=" in done.stderr
 
 
-def test_auto_leaves_space(tmp_path: Path) -> None:
+def test_start_with_volume_num_auto_leaves_space_on_the_disk(tmp_path: Path) -> None:
     """The number is in the log and in /-/stats, and the same when the disk is full."""
     settings = {"volume_size": "1MiB", "max_value_size": "500kB", "volume_num": "auto"}
     with (

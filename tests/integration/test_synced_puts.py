@@ -108,7 +108,6 @@ def test_requests_of_a_connection_are_answered_in_their_order(
 def test_value_of_a_client_that_has_gone_is_stored(
     machine: Machine, server: MemcacheServer
 ) -> None:
-    """And the instance goes on."""
     with Talk(server.port) as first, machine.held_syncs():
         begin_a_sync(machine, first)
         for key in ("gone", "reset"):

@@ -73,7 +73,7 @@ def test_health_checks_and_preflights_need_no_token(port: int) -> None:
         assert exchange(port, "GET", path).status == 200
 
 
-def test_no_spelling_of_a_path_avoids_the_check(port: int) -> None:
+def test_request_for_another_spelling_of_a_path_needs_the_token(port: int) -> None:
     """Only what the operator's code answers is open, and that has no values."""
     for path in ("/-/../key", "/%2D/../key", "/./key", "//../key"):
         reply = exchange(port, "GET", path)

@@ -36,7 +36,7 @@ def test_ready_is_503_while_the_disk_cannot_be_read() -> None:
         assert client.ask("GET", "/-/healthy").status == "200 OK"
 
 
-def test_methods_are_those_of_the_path(client: Client) -> None:
+def test_other_methods_for_paths_of_the_operator_are_405(client: Client) -> None:
     """A followed link or a crawler flushes nothing; nothing is stored."""
     client.put("/key", b"value")
     paths, methods = (
@@ -110,7 +110,7 @@ def test_page_and_stats_are_answered_under_known_names() -> None:
         assert client.ask("POST", "/-/flush", b"", **more).status == "200 OK"
 
 
-def test_other_names_are_refused() -> None:
+def test_request_under_an_unknown_host_name_is_refused() -> None:
     """A page of another site whose name points here reads and changes nothing."""
     client = Client(FakeCache(), admin_token=TOKEN, admin_hosts=("cache-1",))
     client.put("/key", b"value")
@@ -140,7 +140,7 @@ def test_health_and_metrics_are_answered_under_every_name(store: Store) -> None:
 # --- The page ----------------------------------------------------------------------
 
 
-def test_prefix_alone_is_the_page(client: Client) -> None:
+def test_get_of_the_prefix_alone_returns_the_page(client: Client) -> None:
     """HTML for GET, its headers for HEAD; it is not a key."""
     page, head = client.ask("GET", "/-/"), client.ask("HEAD", "/-/")
     assert head == page._replace(body=b"")

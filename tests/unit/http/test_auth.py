@@ -33,7 +33,7 @@ def basic(pair: bytes) -> str:
     return f"Basic {b64encode(pair).decode()}"
 
 
-def test_token_of_a_request() -> None:
+def test_given_token_of_any_header_returns_its_bytes_or_none() -> None:
     """None without a header, empty if there is no token in it."""
     tokens: dict[str, tuple[bytes | None, bytes | None]] = {
         "": (None, None),
@@ -116,7 +116,9 @@ def test_guesses_are_limited_until_the_period_is_over(clock: Mock) -> None:
     assert limit.seconds_left("1.1.1.1") == GUESS_SECONDS
 
 
-def test_clients_are_told_apart(clock: Mock) -> None:
+def test_guesses_of_two_addresses_count_together_in_one_network_only(
+    clock: Mock,
+) -> None:
     """By the address, of IPv6 by what a client cannot choose."""
     for first, second, is_same in (
         *(("1.1.1.1", "1.1.1.2", False), ("2001:db8::1", "2001:db8::ffff:1", True)),
@@ -130,8 +132,7 @@ def test_clients_are_told_apart(clock: Mock) -> None:
         assert bool(limit.seconds_left(second)) is is_same
 
 
-def test_limit_remembers_few_clients(clock: Mock) -> None:
-    """Those that began first are forgotten first."""
+def test_guess_limit_when_full_forgets_the_oldest_client(clock: Mock) -> None:
     limit = GuessLimit(clock)
     guess(limit, "first")
     for number in range(ADDRESSES_MAX - 1):

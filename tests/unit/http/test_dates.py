@@ -69,7 +69,7 @@ class Instance:
                 assert answer.status == "412 Precondition Failed"
 
 
-def test_value_that_stays_is_recognised_by_its_date(tmp_path: Path) -> None:
+def test_condition_with_the_date_of_a_kept_value_is_true(tmp_path: Path) -> None:
     """As soon as its second is over: 304, 206, and changes are allowed."""
     with Instance(tmp_path) as instance:
         instance.wait(999)
@@ -89,7 +89,7 @@ def test_value_that_stays_is_recognised_by_its_date(tmp_path: Path) -> None:
         assert instance.ask("DELETE", If_Unmodified_Since=date).status[:3] == "200"
 
 
-def test_date_in_the_future_is_no_validator(tmp_path: Path) -> None:
+def test_condition_with_a_date_in_the_future_is_false(tmp_path: Path) -> None:
     """After the clock was set back: the value is sent whole until the date is over."""
     with Instance(tmp_path) as instance:
         instance.put(b"value")
@@ -130,7 +130,7 @@ PUT, READ = ("put", 0), ("read", 0)
 WAITS = [("wait", ms) for ms in (0, 1, 499, 500, 1000, 10_000)]
 
 
-def test_clock_that_was_ahead_gives_no_date_to_the_next_value() -> None:
+def test_put_after_the_clock_was_ahead_has_another_date() -> None:
     """The first value was read while it was ahead."""
     play([("set", 5000), READ, ("set", -5000), ("wait", 1), PUT, *WAITS])
 
@@ -148,6 +148,7 @@ def test_clock_that_was_ahead_gives_no_date_to_the_next_value() -> None:
         max_size=25,
     )
 )
-def test_no_date_names_two_values(steps: list[tuple[str, int]]) -> None:
-    """Whatever happens when."""
+def test_condition_with_any_date_is_true_for_one_value_only(
+    steps: list[tuple[str, int]],
+) -> None:
     play(steps)

@@ -114,7 +114,9 @@ def test_instances_whose_keys_were_refused_are_named_for_five_minutes(
     assert list(recent) == [f"h:{n}" for n in range(19, 9, -1)]
 
 
-def test_key_of_a_path_decides(served: Served) -> None:
+def test_request_with_dot_segments_belongs_to_the_owner_of_its_key(
+    served: Served,
+) -> None:
     """Not the path as it was written, as nginx hashes what it has resolved."""
     served.app.ring = ring_of(LOWER, LOWER)
     for path in PATHS:
@@ -125,7 +127,7 @@ def test_key_of_a_path_decides(served: Served) -> None:
     assert served.status("GET", "/..") == 400
 
 
-def test_keys_that_are_only_read(served: Served) -> None:
+def test_keys_of_the_list_before_are_read_and_not_written(served: Served) -> None:
     """Those of the list before, while a fleet grows."""
     served.app.ring = ring_of(array("I", [0]), LOWER)
     for path in PATHS:
@@ -134,8 +136,9 @@ def test_keys_that_are_only_read(served: Served) -> None:
         assert served.status("DELETE", path) == (200 if path in OWN else 503)
 
 
-def test_other_requests_are_not_looked_at(served: Served) -> None:
-    """Those of the operator, of browsers before they write, and of WebDAV."""
+def test_requests_of_the_operator_and_webdav_are_never_misdirected(
+    served: Served,
+) -> None:
     served.app.ring = ring_of(LOWER, LOWER)
     assert served.status("GET", "/-/healthy") == 200
     for path in PATHS:

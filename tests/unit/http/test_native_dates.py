@@ -28,14 +28,13 @@ def seconds_to_try() -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_dates_are_those_of_the_application() -> None:
+def test_http_date_of_any_second_equals_that_of_the_application() -> None:
     """Leap years and the turns of months, years and centuries, from 1970 to 9999."""
     for second in seconds_to_try():
         assert http_date(second) == format_date(second)
 
 
 @rows(-1, SECOND_MAX + 1, -(2**63), 2**63 - 1)
-def test_no_date_is_before_1970_or_after_9999(second: int) -> None:
-    """They are not formatted natively."""
+def test_http_date_before_1970_or_after_9999_is_refused(second: int) -> None:
     with pytest.raises(ValueError, match="no date"):
         http_date(second)

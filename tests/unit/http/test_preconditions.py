@@ -74,7 +74,7 @@ READS: list[tuple[dict[str, str], int]] = [
 ]
 
 
-def test_condition_of_a_read(client: Client) -> None:
+def test_read_with_conditions_has_the_status_of_rfc_9110(client: Client) -> None:
     """Each condition and their order, for GET and HEAD."""
     for conditions, status in READS:
         environ = filled(client, conditions)
@@ -88,7 +88,7 @@ def test_condition_of_a_read(client: Client) -> None:
         assert head.status.startswith("200" if status == 206 else str(status))
 
 
-def test_304_has_the_headers_of_the_value(client: Client) -> None:
+def test_get_of_an_unmodified_value_returns_its_headers(client: Client) -> None:
     """Without Content-Type, and without a body."""
     whole = client.ask("GET").headers
     answer = client.ask("GET", HTTP_IF_NONE_MATCH=whole["ETag"])
@@ -106,8 +106,7 @@ def test_head_304_and_412_do_not_read_the_value(client: Client) -> None:
     assert client.cache.reads == 0
 
 
-def test_condition_of_a_put_or_delete() -> None:
-    """412 changes nothing."""
+def test_change_with_a_false_condition_is_refused_and_changes_nothing() -> None:
     changes = {
         412: [
             *({"if_none_match": tag} for tag in ("*", "TAG")),
@@ -133,7 +132,9 @@ def test_condition_of_a_put_or_delete() -> None:
             assert (value and value.value) == kept
 
 
-def test_condition_on_an_absent_key(client: Client) -> None:
+def test_condition_on_an_absent_key_leaves_a_miss_and_decides_a_put(
+    client: Client,
+) -> None:
     """A miss as without a condition, or a PUT: add, and compare and swap of nothing."""
     for name, value, status in (
         *(("IF_NONE_MATCH", "*", 200), ("IF_NONE_MATCH", OTHER, 200)),
@@ -150,23 +151,20 @@ def test_condition_on_an_absent_key(client: Client) -> None:
 
 
 def test_bad_upload_is_refused_before_conditions_are_evaluated(client: Client) -> None:
-    """As without a condition."""
     answer = client.put("/key", bytes(101), HTTP_IF_MATCH=OTHER)
     assert_error(answer, 413)
 
 
 @pytest.mark.property
 @given(st.integers(0, 4_000_000_000))
-def test_formatted_dates_are_parsed(seconds: int) -> None:
-    """A date that was sent is understood when it comes back."""
+def test_parse_date_of_a_formatted_date_returns_its_second(seconds: int) -> None:
     assert parse_date(format_date(seconds)) == seconds
 
 
 @pytest.mark.slow
 @pytest.mark.property
 @given(st.text(max_size=40) | st.from_regex(r"\w{3}, \d+ \w{3} \d+ [\d:]+ [+-]?\w+"))
-def test_any_text_is_a_date_or_none(text: str) -> None:
-    """No text raises."""
+def test_parse_date_of_any_text_returns_a_date_or_none(text: str) -> None:
     assert isinstance(parse_date(text), int | None)
 
 
@@ -181,7 +179,7 @@ def ten_bytes() -> Client:
     return with_value(VALUE)
 
 
-def test_range_is_served(ten_bytes: Client) -> None:
+def test_get_with_one_range_returns_its_part_or_416(ten_bytes: Client) -> None:
     """206 with the part, its length and Content-Range; 416 after the end."""
     for asked, first, last in (
         *(("bytes=0-0", 0, 0), ("bytes=2-5", 2, 5), ("bytes=2-", 2, 9)),
@@ -202,7 +200,7 @@ def test_range_is_served(ten_bytes: Client) -> None:
         assert answer.headers["Content-Range"] == "bytes */10"
 
 
-def test_what_is_no_range_is_ignored(ten_bytes: Client) -> None:
+def test_get_with_a_malformed_range_returns_the_whole_value(ten_bytes: Client) -> None:
     """200 with the whole value; so is a range of a HEAD, of a miss and of nothing."""
     for asked in (
         *("bytes=0 - 3", "bytes=5-2", "bytes=-", "bytes=a-b", "bytes=0-1-2", ""),

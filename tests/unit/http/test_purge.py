@@ -17,7 +17,7 @@ from volcache.store import Store
 TOKEN: Final = "open-sesame"  # noqa: S105 - Of no server.
 
 
-def test_the_prefix_is_that_of_a_path() -> None:
+def test_purge_prefix_is_decoded_as_a_path() -> None:
     """Percent-encoded, with or without the first slash; beside it, `dry-run`."""
     for text, prefix in {
         "tiles/12/": b"tiles/12/",
@@ -34,8 +34,7 @@ def test_the_prefix_is_that_of_a_path() -> None:
         assert parse_query(f"{query}&dry-run=", 20) == (prefix, True)
 
 
-def test_what_is_not_clear_is_refused() -> None:
-    """With 400 and one line."""
+def test_purge_with_an_unclear_query_is_refused() -> None:
     reserved = 'no key begins with "-/"'
     for query, why in {
         "": "no prefix; allowed are prefix=... and dry-run, each once",

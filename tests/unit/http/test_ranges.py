@@ -48,7 +48,7 @@ def parts_of(answer: Answer) -> list[tuple[str, str, bytes]]:
     return found
 
 
-def test_each_range_is_a_part(client: Client) -> None:
+def test_get_with_several_ranges_returns_a_part_for_each(client: Client) -> None:
     """In the order of the request; the other headers are those of the whole value."""
     last = LENGTH - 1
     whole = client.ask("GET").headers
@@ -68,8 +68,7 @@ def test_each_range_is_a_part(client: Client) -> None:
         assert answer.headers | differ == whole
 
 
-def test_as_many_ranges_as_are_allowed(client: Client) -> None:
-    """64; of one more the whole value is returned."""
+def test_get_with_more_than_64_ranges_returns_the_whole_value(client: Client) -> None:
     ranges = [f"{5 * number}-{5 * number + 3}" for number in range(RANGES_MAX)]
     assert (
         len(parts_of(client.ask("GET", HTTP_RANGE=f"bytes={','.join(ranges)}"))) == 64
@@ -78,16 +77,14 @@ def test_as_many_ranges_as_are_allowed(client: Client) -> None:
     assert (answer.status, answer.body) == ("200 OK", VALUE)
 
 
-def test_the_only_range_with_bytes_is_not_a_part(client: Client) -> None:
-    """As if it had been asked for alone."""
+def test_get_with_one_satisfiable_range_returns_no_multipart(client: Client) -> None:
     for asked in ("bytes=0-9,99999-", "bytes=-0,0-9", "bytes=0-9"):
         answer = client.ask("GET", HTTP_RANGE=asked)
         assert (answer.status, answer.body) == ("206 Partial Content", VALUE[:10])
         assert answer.headers["Content-Range"] == f"bytes 0-9/{LENGTH}"
 
 
-def test_ranges_without_bytes_are_416(client: Client) -> None:
-    """If all of them are."""
+def test_get_without_a_satisfiable_range_is_416(client: Client) -> None:
     assert_error(
         client.ask("GET", HTTP_RANGE="bytes=99999-,-0"), 416, f"{LENGTH} bytes"
     )
@@ -101,7 +98,9 @@ def test_ranges_that_overlap_or_are_malformed_are_ignored(client: Client) -> Non
         assert (answer.status, answer.body) == ("200 OK", VALUE)
 
 
-def test_any_ranges_are_parts_or_ignored(client: Client) -> None:
+def test_get_with_random_ranges_returns_parts_or_the_whole_value(
+    client: Client,
+) -> None:
     """Compared with what the text of the header says."""
     dice = random.Random(1)  # noqa: S311 - Not a secret.
     kinds = set()
@@ -125,7 +124,7 @@ def test_any_ranges_are_parts_or_ignored(client: Client) -> None:
     assert kinds == {True, False}
 
 
-def test_the_boundary_is_not_in_the_value(client: Client) -> None:
+def test_boundary_after_another_put_differs(client: Client) -> None:
     """Whoever stores a value cannot know it: it changes with each PUT."""
     first = client.ask("GET", HTTP_RANGE="bytes=0-1,3-4")
     client.now_ms += 1
@@ -134,7 +133,9 @@ def test_the_boundary_is_not_in_the_value(client: Client) -> None:
     assert [body for _, _, body in parts_of(again)] == [first.body, b"\0"]
 
 
-def test_parts_that_are_not_shorter_are_the_whole_value(client: Client) -> None:
+def test_get_with_parts_longer_than_the_value_returns_the_whole_value(
+    client: Client,
+) -> None:
     """With their headers, 50 ranges of a byte would be 50 times as long."""
     client.cache.put(b"key", VALUE[:100])
     ranges = ",".join(f"{2 * number}-{2 * number}" for number in range(50))

@@ -52,7 +52,7 @@ def test_status_is_that_of_the_nearest_base_class() -> None:
     assert status_of(SystemExit()) == HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def test_text_is_one_line() -> None:
+def test_error_text_with_line_ends_is_one_line() -> None:
     """Line ends in a cause cannot add a line; odd characters are escaped."""
     status, headers, body, source = text_response(
         HTTPStatus.BAD_REQUEST, "a\r\nb \udc80 \u20ac"

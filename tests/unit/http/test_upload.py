@@ -45,8 +45,7 @@ def test_put_over_the_limit_is_refused(client: Client) -> None:
     assert len(client.cache.records[b"key"].value) == VALUE_SIZE_MAX
 
 
-def test_value_is_not_copied(client: Client) -> None:
-    """The buffer of bjoern is what is stored."""
+def test_put_stores_the_buffer_of_bjoern_without_a_copy(client: Client) -> None:
     body = io.BytesIO()
     body.write(b"v" * 50)
     body.write(b"w" * 50)
@@ -217,7 +216,7 @@ def test_directives_of_an_upload_are_returned(client: Client) -> None:
         assert client.ask("GET").headers["Cache-Control"] == returned
 
 
-def test_directives_are_limited(client: Client) -> None:
+def test_put_with_directives_above_255_bytes_is_refused(client: Client) -> None:
     """A record has room for 255 bytes."""
     answer = client.put("/key", b"value", HTTP_CACHE_CONTROL="c" * 256)
     assert_error(answer, 400, "Cache-Control is 256 bytes long", "0 to 255")

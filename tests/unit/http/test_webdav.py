@@ -69,7 +69,7 @@ def test_a_directory_cannot_be_listed(client: Client) -> None:
         assert_error(answer, 403, "cannot be listed")
 
 
-def test_a_file_has_no_depth(client: Client) -> None:
+def test_propfind_of_a_file_ignores_depth(client: Client) -> None:
     """Programs that copy a named file ask so. An absent one is stored then."""
     for depth in ({}, {"HTTP_DEPTH": "1"}):
         href, _ = properties(client.ask("PROPFIND", "/a&<b\xc3\xa9", b"", **depth))

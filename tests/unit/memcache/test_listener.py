@@ -118,8 +118,7 @@ def running(
             readers.close()
 
 
-def test_clients_take_turns(talk: Talk) -> None:
-    """One that has sent many calls does not delay another until they are done."""
+def test_pipeline_of_calls_delays_no_other_client(talk: Talk) -> None:
     with running(talk) as case, case.client() as greedy, case.client() as other:
         gate = threading.Event()
         case.hook = lambda _: gate.wait(20)
@@ -310,8 +309,7 @@ def test_accepting_pauses_without_descriptors(
         assert time.process_time() - used < 0.3
 
 
-def test_pulse_is_called_in_the_thread(talk: Talk) -> None:
-    """At its interval, although no client sends anything."""
+def test_pulse_without_requests_is_called_at_its_interval(talk: Talk) -> None:
     names: list[str] = []
 
     def pulse() -> None:
@@ -427,7 +425,7 @@ def test_replies_follow_the_end_of_the_input(talk: Talk) -> None:
         assert found.count(b"VALUE a ") == found.count(b"CLIENT_ERROR ") == 500
 
 
-def test_huge_lines(talk: Talk) -> None:
+def test_line_of_a_get_may_have_any_length_and_another_is_closed(talk: Talk) -> None:
     """A get may have any number of keys; another long line closes, others are served."""
     with running(talk) as case, case.client() as client, case.client() as other:
         client.send(b"set k 0 0 1\r\nv\r\nget" + b" k" * 50_000 + b"\r\n")
