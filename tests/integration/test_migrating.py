@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -15,9 +16,10 @@ import requests
 from support.cachefs import CacheFs
 from support.memcached import MemcachedProcess
 from support.nginx import instances_text
+from support.origin import Filled
 from support.pages import ROOT
 from support.process import ServerProcess, Servers
-from support.recipes import Daemon, run
+from support.recipes import Daemon, Front, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.nightly]
 
@@ -79,6 +81,32 @@ def test_files_are_loaded(server: ServerProcess, tmp_path: Path) -> None:
     names["/etc/nginx/volcache/instances.conf"] = str(tmp_path / "list")
     migrate("Files", server, names)
     check(server, {"files/a": b"one"}, 86400)
+
+
+def test_cache_of_nginx_is_filled_through_volcache(tmp_path: Path) -> None:
+    """By the list, without a second request to the origin; it stays in front."""
+    (via,) = re.findall(r"`(proxy_pass http://127\.0\.0\.1:8081;)`", TEXT)
+    with ExitStack() as stack:
+        filled = Filled(tmp_path / "filled", stack)
+        front = f"127.0.0.1:{filled.port}"
+        old = Front(
+            tmp_path / "old",
+            f"proxy_cache_path {tmp_path}/old/cache keys_zone=old:1m;\n"
+            "server { listen 127.0.0.1:8081; proxy_cache old; location / {"
+            f" {via.replace('127.0.0.1:8081', front)} }} }}\n",
+        )
+        stack.enter_context(old)
+        for n in range(50):
+            filled.origin.answers[f"/a/{n}"] = 200, {}, b"%d" % n
+        (tmp_path / "list").write_text("".join(f"/a/{n}\n" for n in range(50)))
+        text = block("nginx").replace("127.0.0.1:8081", front)
+        assert "urls.txt" in text
+        run(["bash", "-ec", text.replace("urls.txt", str(tmp_path / "list"))], ROOT)
+        for n in range(50):
+            (copy,) = filled.stored(f"/a/{n}")
+            assert copy.content == b"%d" % n
+            assert requests.get(f"http://{old.host}/a/{n}", timeout=20).text == str(n)
+        assert set(filled.origin.asked.values()) == {1}
 
 
 def test_memcached_is_copied(server: ServerProcess) -> None:
