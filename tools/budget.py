@@ -34,7 +34,7 @@ _CYTHON_IMPORT: Final = re.compile(
     re.MULTILINE,
 )
 CORE: Final = ROOT / "src" / "volcache" / "store" / "_core"
-MADE: Final = ("core.pxd",)  # By tools/make_pxd.py.
+MADE: Final = ("core.pxd", "front.pxd")  # By tools/make_pxd.py.
 
 
 class Module:

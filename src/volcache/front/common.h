@@ -24,9 +24,9 @@ static inline void vc_observe(vc_durations *durations, int64_t ns) {
 }
 
 /* Add counters that another thread changes; both are structs of uint64_t, of so many bytes. */
-static inline void vc_add_counts(void *to, const void *from, size_t size) {
+static inline void vc_add_counts(void *to, const void *more, size_t size) {
     for (size_t i = 0; i < size / sizeof(uint64_t); i++)
-        ((uint64_t *)to)[i] += __atomic_load_n((const uint64_t *)from + i, __ATOMIC_RELAXED);
+        ((uint64_t *)to)[i] += __atomic_load_n((const uint64_t *)more + i, __ATOMIC_RELAXED);
 }
 
 /* Whether a read that ended at a time is sampled: if a number made of it has none of the bits of the

@@ -38,7 +38,9 @@ static inline void *vc_events_add(vc_events *events, size_t *length,
 }
 
 /* The event is written. */
-static inline void vc_events_end(vc_events *events) { pthread_mutex_unlock(&events->mutex); }
+static inline void vc_events_end(vc_events *events) {
+    pthread_mutex_unlock(&events->mutex);
+}
 
 /* Return the events since the last call; valid until the next call. */
 static inline const uint8_t *vc_events_take(vc_events *events, size_t *length) {

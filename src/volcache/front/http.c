@@ -13,7 +13,7 @@ enum {
 };
 static const int64_t SECOND_NS = 1000000000;
 
-const struct vc_http_name vc_http_names[VC_HTTP_ANSWERS] = {
+const vc_http_name vc_http_names[VC_HTTP_ANSWERS] = {
     [VC_GET_HIT] = {"GET", "200 OK", "DISK"},
     [VC_GET_COPY] = {"GET", "200 OK", "MEMC"},
     [VC_GET_MISS] = {"GET", "404 Not Found", "MISS"},
@@ -150,7 +150,7 @@ static void http_add_event(vc_http *http, const vc_http_event *event, vc_text pa
 /* Log a request that is answered here. */
 static void http_log(const vc_http_job *job, vc_http_answer answer, const vc_record *record,
                      int64_t took_ns, uint64_t bytes) {
-    const struct vc_http_name *name = &vc_http_names[answer];
+    const vc_http_name *name = &vc_http_names[answer];
     vc_log_line line = {
         .remote = job->stream->base.remote,
         .request = job->request,

@@ -48,9 +48,10 @@ typedef enum {
 } vc_http_answer;
 
 /* How the metrics name them. */
-extern const struct vc_http_name {
+typedef struct {
     const char *method, *status, *source;
-} vc_http_names[VC_HTTP_ANSWERS];
+} vc_http_name;
+extern const vc_http_name vc_http_names[VC_HTTP_ANSWERS];
 
 /* More headers of the answers to the pages of one origin. */
 typedef struct {

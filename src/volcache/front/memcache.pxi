@@ -188,8 +188,8 @@ cdef class CommandFacts:
         cdef int name, result
         cdef const vc_durations *new
         cdef vc_durations *seen
-        for name in range(VC_MC_NAMES):
-            for result in range(VC_MC_RESULTS):
+        for name in range(<int>VC_MC_NAMES):
+            for result in range(<int>VC_MC_RESULTS):
                 new = &counts.commands[name][result]
                 seen = &self.seen.commands[name][result]
                 if new.total_ns != seen.total_ns:
@@ -219,18 +219,19 @@ cdef class CommandFacts:
 
     cdef take_event(self, const vc_mc_event *event):
         cdef bytes key = event.key[: event.key_length]
+        cdef int name = event.name, result = event.result
         if event.is_sampled:
             self.sample(key)
         if event.result == VC_MC_UNAUTHORIZED:
             self.service.refuse(
                 "read" if event.wants_read else "write",
                 "wrong" if event.has_token else "missing",
-                event.remote.decode("ascii"),
-                vc_mc_names[event.name].decode("ascii"),
+                (<const char *>event.remote).decode("ascii"),
+                vc_mc_names[name].decode("ascii"),
                 key.decode("latin-1"),
             )
         for histogram, ns in (
-            (self.answers(event.name, event.result), event.took_ns),
+            (self.answers(name, result), event.took_ns),
             (self.store_stats.reads, event.read_ns),
             (self.store_stats.writes, event.write_ns),
         ):
@@ -238,10 +239,10 @@ cdef class CommandFacts:
                 histogram.long.append((event.started_ns, ns))
         if event.took_ns > self.log.threshold_ns:
             self.log.add(
-                event.remote.decode("ascii"),
-                vc_mc_names[event.name].decode("ascii"),
+                (<const char *>event.remote).decode("ascii"),
+                vc_mc_names[name].decode("ascii"),
                 key,
-                vc_mc_results[event.result].decode("ascii"),
+                vc_mc_results[result].decode("ascii"),
                 event.started_ns,
                 event.took_ns,
             )

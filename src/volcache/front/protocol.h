@@ -147,11 +147,11 @@ static inline bool vc_out_has_room(const vc_out *out, size_t bytes) {
 
 /* Add bytes of the buffer that begin at or after `used`; what is before them, from `used` on, is a
  * gap. Parts without a gap between them are one. */
-static inline void vc_out_add(vc_out *out, const char *from, size_t length) {
+static inline void vc_out_add(vc_out *out, const char *at, size_t length) {
     struct iovec *last = out->count ? &out->parts[out->count - 1] : NULL;
-    if (last && (const char *)last->iov_base + last->iov_len == from) last->iov_len += length;
-    else if (length) out->parts[out->count++] = (struct iovec){(char *)from, length};
-    out->used = (size_t)(from + length - out->at);
+    if (last && (const char *)last->iov_base + last->iov_len == at) last->iov_len += length;
+    else if (length) out->parts[out->count++] = (struct iovec){(char *)at, length};
+    out->used = (size_t)(at + length - out->at);
 }
 
 /* A reply of a call; from malloc. */
