@@ -298,7 +298,7 @@ FRONT=src/volcache/front
 EXTENSIONS=("$CORE" "$FRONT")
 RUN_FILES=(requirements.txt pyproject.toml)
 shopt -s nullglob
-NATIVE_FILES=(setup.py requirements.txt {"$CORE","$FRONT"}/*.{c,h,pxd,pxi,pyx})
+NATIVE_FILES=(setup.py tools/make_pxd.py requirements.txt {"$CORE","$FRONT"}/{*.c,*.h,_*.pxd,*.pxi,*.pyx})
 shopt -u nullglob
 
 # -------------------------------------------------------------------------------------
