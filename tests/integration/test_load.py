@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -185,6 +186,10 @@ def test_load_goes_on_after_ctrl_c(folder: Path, tmp_path: Path) -> None:
         # It waits for the next name, with less than a row of 64 that is not sent.
         wait_until(lambda: len(stored) > 800 - 64, "most of the files")
         process.send_signal(signal.SIGINT)
+        # Any of its threads may handle it, and later than the names below are read.
+        status = Path(f"/proc/{process.pid}/status")
+        pending = re.compile(r"^ShdPnd:\t0+$", re.MULTILINE)
+        wait_until(lambda: pending.search(status.read_text()), "the signal")
         process.communicate(b"".join(names[800:]), timeout=60)
         assert (process.returncode, state.read_text()) == (130, "800\n")
         found = subprocess.run(
