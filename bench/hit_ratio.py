@@ -266,7 +266,7 @@ def replay(
                     too_large += 1
                 else:
                     values.stored[key] = length
-            reinserted += store.usage().eviction.fate.copied_bytes
+            reinserted += store.usage().eviction.disposition.copied_bytes
     seconds = time.perf_counter() - began
     return Counts(
         missed=missed,

@@ -18,14 +18,22 @@ if TYPE_CHECKING:
 
 SOURCES: Final = Path(__file__).parent.parent / "src/volcache"
 CORE: Final = [
-    *("clock.h", "index.h", "purges.h", "record.h", "lines.h", "core.h", "ahead.h"),
+    *(
+        "clock.h",
+        "index.h",
+        "purges.h",
+        "record.h",
+        "lines.h",
+        "core.h",
+        "read_ahead.h",
+    ),
     *("scan.h", "reclaim.h", "functions.h", "guest.h"),
 ]
 # Without those that only C needs. Each comes after those whose types it has.
 FRONT: Final = [
     *("answer.h", "request.h", "log.h", "ring.h", "copies.h", "tokens.h", "readers.h"),
     *("common.h", "hot_client.h", "protocol.h", "http.h", "events.h", "news.h"),
-    *("server.h", "marks.h", "memcache.h", "mc_protocol.h", "reading.h", "local.h"),
+    *("server.h", "recent.h", "memcache.h", "mc_protocol.h", "reading.h", "local.h"),
 ]
 CORE_HEAD: Final = '''"""Made of the headers of the core by tools/make_pxd.py."""
 

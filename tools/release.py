@@ -42,7 +42,7 @@ SMOKE: Final = ROOT / "tools" / "smoke_test.py"
 # Unit tests that call the core, and what they import.
 CORE_TESTS: Final = tuple(
     f"tests/unit/store/test_{name}.py"
-    for name in ("native", "c_gaps", "format", "index_format", "volume", "walk")
+    for name in ("native", "c_gaps", "format", "index_format", "volume", "volume_check")
 )
 CORE_NEEDS: Final = ("hypothesis", "pymemcache", "pytest", "pytest-timeout", "requests")
 

@@ -78,7 +78,7 @@ def write(eviction: Eviction = "fifo", *, stop: bool) -> Written:
             history[key].append(None)
             del records[key]
     active_id = store.usage().active_id
-    assert bool(store.stats.fate.copied) == (eviction == "frequency")
+    assert bool(store.stats.disposition.copied) == (eviction == "frequency")
     if stop:
         store.close()
         return Written(fs, history, records, active_id)

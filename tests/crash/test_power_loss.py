@@ -184,7 +184,7 @@ def several_values(
 def put_new(store: Store, values: dict[bytes, list[bytes]]) -> None:
     """Put the second value of each key, all together."""
     puts = [(key, new, b"", b"", b"", 0, 0, 0) for key, (_, new) in values.items()]
-    assert all(store.index.put_together(puts))
+    assert all(store.index.group_commit(puts))
 
 
 def which_after(

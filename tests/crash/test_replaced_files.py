@@ -2,7 +2,7 @@
 Replace files of a stopped or killed store, with one ring or two, and start.
 
 Each file, alone and with each other one, and each three with META.txt, is replaced by an
-earlier one of the same store, by one of a copy of the mount point that went its own way, by
+earlier one of the same store, by one of a clone of it that went its own way, by
 one of another store, or is removed; META.txt is there or not. With two rings that is in the
 middle of a reclaim; and files of two volumes are swapped, and files are cut off. A get must
 then return the value that was put last, or a miss, or the start is refused.

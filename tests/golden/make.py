@@ -159,7 +159,10 @@ def make_rings(directory: Path, killed: Path) -> None:
             for _ in range(3):
                 store.get(b"asked/%d" % number)
         for number in count(1):
-            if store.usage().eviction.reclaiming >= 0 and store.stats.fate.copied == 3:
+            if (
+                store.usage().eviction.reclaiming >= 0
+                and store.stats.disposition.copied == 3
+            ):
                 break
             store.put(b"main/%d" % number, b"%d" % number * 100)
         store.put(b"asked/2", b"newer")

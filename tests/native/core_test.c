@@ -43,17 +43,17 @@ static void check_absent(void) {
 /* A hit of a value that is too large is left to whoever reads it. */
 static void check_hits(void) {
     vc_lookup found;
-    vc_heat heat;
+    vc_policy_stats policy_stats;
     uint64_t size = 1024;   /* a size class */
     CHECK(vc_core_set(core, fingerprint("large"), slot, 400, size, 0, false));
     CHECK(vc_core_lookup(core, bytes("large"), 5, size - 1, &found) && !found.is_raised);
     vc_core_end_read(core);
-    vc_core_get_heat(core, &heat);
-    CHECK(heat.tokens == 0);
+    vc_core_get_policy_stats(core, &policy_stats);
+    CHECK(policy_stats.tokens == 0);
     CHECK(vc_core_lookup(core, bytes("large"), 5, size, &found) && found.is_raised);
     vc_core_end_read(core);
-    vc_core_get_heat(core, &heat);
-    CHECK(heat.tokens == (double)vc_size_middle(size));
+    vc_core_get_policy_stats(core, &policy_stats);
+    CHECK(policy_stats.tokens == (double)vc_size_middle(size));
 }
 
 /* --- Puts ----------------------------------------------------------------------------- */
@@ -124,23 +124,23 @@ static void check_puts(void) {
     CHECK(vc_core_set_writer(core, &writer) == VC_MAIN);
     vc_core_set_putting(core, &how);
     CHECK(put("put", VC_RING_UNKNOWN) == VC_OK && us == 1 && writer.pending == 1);
-    CHECK(!is_absent("put", &is_stale) && !vc_core_is_due(core));
-    CHECK(put("put", VC_RING_UNKNOWN) == VC_OK && !vc_core_is_due(core));
-    CHECK(!vc_core_take_due(core).bytes && put("put", VC_RING_UNKNOWN) == VC_OK);
-    CHECK(vc_core_is_due(core) && put("put", VC_RING_UNKNOWN) == VC_DEFERRED);
+    CHECK(!is_absent("put", &is_stale) && !vc_core_has_deferred(core));
+    CHECK(put("put", VC_RING_UNKNOWN) == VC_OK && !vc_core_has_deferred(core));
+    CHECK(!vc_core_take_deferred(core).bytes && put("put", VC_RING_UNKNOWN) == VC_OK);
+    CHECK(vc_core_has_deferred(core) && put("put", VC_RING_UNKNOWN) == VC_DEFERRED);
     CHECK(put("put", VC_MAIN) == VC_OK);
-    vc_due due = vc_core_take_due(core);
+    vc_deferred due = vc_core_take_deferred(core);
     CHECK(due.bytes == 4 * 167 && due.unwritten == 1u << VC_MAIN && !due.refused);
-    CHECK(!vc_core_is_due(core) && !vc_core_take_due(core).bytes);
+    CHECK(!vc_core_has_deferred(core) && !vc_core_take_deferred(core).bytes);
     writer.pending_max = 100;
     refuses = true;
     CHECK(put("refused", VC_RING_UNKNOWN) == VC_IO_ERROR && errno == EIO);
     CHECK(put("refused", VC_RING_UNKNOWN) == VC_DEFERRED && is_absent("refused", &is_stale));
-    CHECK(vc_core_take_due(core).refused == 1u << VC_MAIN && writer.end == 5000 + 4 * 167);
+    CHECK(vc_core_take_deferred(core).refused == 1u << VC_MAIN && writer.end == 5000 + 4 * 167);
     refuses = false;
     how.syncs = true;
     vc_core_set_putting(core, &how);
-    CHECK(put("synced", VC_RING_UNKNOWN) == VC_TOGETHER && !synced);
+    CHECK(put("synced", VC_RING_UNKNOWN) == VC_GROUPED && !synced);
     CHECK(put("synced", VC_MAIN) == VC_OK && synced == 1);
     writer.capacity = writer.end + 64 + strlen("too long") + 100 - 1;
     CHECK(put("too long", VC_MAIN) == VC_DEFERRED);
@@ -152,13 +152,13 @@ static vc_put several[4];
 static vc_writer probation;
 
 /* Put values together; return how many of the keys were tried. */
-static size_t put_together(const char *const keys[], size_t count) {
+static size_t group_commit(const char *const keys[], size_t count) {
     vc_put *puts[4];
     for (size_t i = 0; i < count; i++) {
         several[i] = put_of(keys[i], VC_RING_UNKNOWN);
         puts[i] = &several[i];
     }
-    return vc_core_put_together(core, puts, count);
+    return vc_core_group_commit(core, puts, count);
 }
 
 /* Two volumes are written, with one sync for each of them. */
@@ -169,7 +169,7 @@ static void check_together(void) {
     vc_segment whole = {0, 1};
     CHECK(vc_core_bind(core, other, 8, 8, &whole, 1));
     vc_core_set_age(core, other, VC_PROBATION, 0, VC_VOLUME_HEADER_BYTES);
-    vc_core_take_due(core);
+    vc_core_take_deferred(core);
     writer.capacity = writer.end + 1000;
     probation = writer;
     probation.lines = NULL;
@@ -182,7 +182,7 @@ static void check_together(void) {
     uint64_t end = writer.end;
     size_t pending = writer.pending, lines = writer.lines_used;
     synced = 0;
-    CHECK(put_together(KEYS, 4) == 3 && synced == 2);
+    CHECK(group_commit(KEYS, 4) == 3 && synced == 2);
     for (int i = 0; i < 3; i++) CHECK(several[i].status == VC_OK && several[i].took_ns >= 0);
     CHECK(several[2].ring == VC_PROBATION && probation.end > 200 && probation.pending == 1);
     CHECK(writer.end == end + 2 * 174 && writer.synced_end == writer.end);
@@ -191,34 +191,34 @@ static void check_together(void) {
     CHECK(writer.pending == pending + 2 && !is_absent("together 2", &is_stale));
     /* No sync helps if the write failed, but those before are stored. */
     refuses = true;
-    CHECK(put_together(KEYS, 2) == 2 && several[0].status == VC_IO_ERROR && synced == 2);
+    CHECK(group_commit(KEYS, 2) == 2 && several[0].status == VC_IO_ERROR && synced == 2);
     CHECK(several[1].status == VC_DEFERRED && writer.end == end + 2 * 174);
     refuses = false;
-    CHECK(put_together(KEYS, 1) == 1 && several[0].status == VC_DEFERRED);
-    vc_due due = vc_core_take_due(core);
+    CHECK(group_commit(KEYS, 1) == 1 && several[0].status == VC_DEFERRED);
+    vc_deferred due = vc_core_take_deferred(core);
     CHECK(due.refused == 1u << VC_MAIN && !due.unsynced);
     /* If a sync fails, nothing was put. */
     static const char *const NEW[] = {"never 1", "never 2"};
     pending = writer.pending, lines = writer.lines_used, end = writer.end;
     refuses_sync = true;
-    CHECK(put_together(NEW, 2) == 2 && is_absent("never 1", &is_stale));
+    CHECK(group_commit(NEW, 2) == 2 && is_absent("never 1", &is_stale));
     for (int i = 0; i < 2; i++) CHECK(several[i].status == VC_SYNC_ERROR);
     refuses_sync = false;
     CHECK(writer.end == end && writer.pending == pending && writer.lines_used == lines);
-    CHECK(vc_core_is_due(core));
-    due = vc_core_take_due(core);
+    CHECK(vc_core_has_deferred(core));
+    due = vc_core_take_deferred(core);
     CHECK(due.unsynced == 1u << VC_MAIN && due.refused == due.unsynced);
     CHECK(due.sync_error == ENOSPC);
-    vc_core_hold(core, true);
-    CHECK(put_together(KEYS, 1) == 1 && several[0].status == VC_DEFERRED);
-    vc_core_hold(core, false);
+    vc_core_block_writes(core, true);
+    CHECK(group_commit(KEYS, 1) == 1 && several[0].status == VC_DEFERRED);
+    vc_core_block_writes(core, false);
     /* What is due is told with the last one, and defers none. */
     writer.pending_max = 1;
-    CHECK(put_together(KEYS, 2) == 2 && !several[0].is_due && several[1].is_due);
-    CHECK(put_together(KEYS, 1) == 1 && several[0].status == VC_OK);
+    CHECK(group_commit(KEYS, 2) == 2 && !several[0].has_deferred && several[1].has_deferred);
+    CHECK(group_commit(KEYS, 1) == 1 && several[0].status == VC_OK);
     vc_writer_free(&probation);
     writer.pending_max = 100;
-    vc_core_take_due(core);
+    vc_core_take_deferred(core);
     vc_core_set_putting(core, &(vc_putting){test_next_us, &us, 400, false});
 }
 
@@ -254,7 +254,7 @@ static void check_refused_many(void) {
         CHECK(writer.end == end && writer.pending == pending && writer.lines_used == lines);
         CHECK(erased_count == 3 && erased[2] == (off_t)end + 3 * 173);
         CHECK(!put_many(NEW, 4) && put(NEW[0], VC_RING_UNKNOWN) == VC_DEFERRED);
-        vc_due due = vc_core_take_due(core);
+        vc_deferred due = vc_core_take_deferred(core);
         CHECK(due.refused == 1u << VC_MAIN && !due.unsynced);
         room = -1;
         is_full = false;
@@ -263,7 +263,7 @@ static void check_refused_many(void) {
     refuses = true;
     CHECK(!put_many(NEW, 4));
     refuses = false;
-    vc_due due = vc_core_take_due(core);
+    vc_deferred due = vc_core_take_deferred(core);
     CHECK(due.unsynced == 1u << VC_MAIN && due.refused == due.unsynced && due.sync_error == EIO);
 }
 
@@ -280,19 +280,19 @@ static void check_many(void) {
     CHECK(writer.end == end + 3 * 170 && writer.pending == pending + 3);
     CHECK(vc_core_find(core, fingerprint("many 1"), &found, &seq) && found.offset == end + 2 * 170);
     CHECK(several[1].record.stored_us == several[0].record.stored_us + 1);
-    CHECK(!several[1].is_due && several[2].is_due && vc_core_is_due(core));
+    CHECK(!several[1].has_deferred && several[2].has_deferred && vc_core_has_deferred(core));
     CHECK(!is_stored("many 3") && !put_many(KEYS, 4));
-    vc_core_take_due(core);
+    vc_core_take_deferred(core);
     CHECK(!put_many(KEYS, 1));  /* there is no room */
     writer.capacity = probation.capacity = writer.end + 2000;
     CHECK(put_many(OTHER, 3) == 1 && several[0].ring == VC_MAIN);
-    vc_core_hold(core, true);
+    vc_core_block_writes(core, true);
     CHECK(!put_many(KEYS, 1));
-    vc_core_hold(core, false);
+    vc_core_block_writes(core, false);
     vc_core_set_putting(core, &(vc_putting){test_next_us, &us, 400, true});
     CHECK(!put_many(KEYS, 1));
     vc_core_set_putting(core, &(vc_putting){test_next_us, &us, 400, false});
-    vc_core_take_due(core);
+    vc_core_take_deferred(core);
     check_refused_many();
 }
 
@@ -404,7 +404,7 @@ static void check_deletions(void) {
         .is_indexed = true,
     };
     vc_core_set_putting(core, &how);
-    vc_core_take_due(core);
+    vc_core_take_deferred(core);
     CHECK(put_value("first", 0) == VC_OK && put_value("past", 1000) == VC_OK);
     CHECK(put_value("later", 1001) == VC_OK && put_value("torn", 0) == VC_OK);
     uint64_t torn = writer.end;
@@ -415,10 +415,10 @@ static void check_deletions(void) {
     CHECK(delete("first", VC_RING_UNKNOWN, &existed) == VC_OK && !existed);
     CHECK(delete("past", VC_RING_UNKNOWN, &existed) == VC_OK && !existed && !writer.pending);
     CHECK(delete("later", VC_RING_UNKNOWN, &existed) == VC_OK && existed);
-    vc_core_hold(core, true);
+    vc_core_block_writes(core, true);
     CHECK(delete("nothing", VC_RING_UNKNOWN, &existed) == VC_DEFERRED);
     CHECK(put("held", VC_RING_UNKNOWN) == VC_DEFERRED);
-    vc_core_hold(core, false);
+    vc_core_block_writes(core, false);
     CHECK(delete("nothing", VC_RING_UNKNOWN, &existed) == VC_OK && !existed);
     CHECK(pwrite(fileno(data), "", 1, (off_t)torn - 6) == 1);
     CHECK(delete("torn", VC_RING_UNKNOWN, &existed) == VC_DEFERRED && writer.pending == 0);
@@ -426,11 +426,11 @@ static void check_deletions(void) {
     check_hidden();
     writer.index_fd = -1;
     CHECK(delete("last", VC_RING_UNKNOWN, &existed) == VC_OK && existed);
-    CHECK(writer.pending == 2 && vc_core_take_due(core).unwritten == 1u << VC_MAIN);
+    CHECK(writer.pending == 2 && vc_core_take_deferred(core).unwritten == 1u << VC_MAIN);
     CHECK(put_value("more", 0) == VC_OK);
     CHECK(delete("more", VC_RING_UNKNOWN, &existed) == VC_DEFERRED);
     CHECK(delete("more", VC_MAIN, &existed) == VC_OK && existed && writer.pending == 4);
-    CHECK(vc_core_take_due(core).unwritten == 1u << VC_MAIN);
+    CHECK(vc_core_take_deferred(core).unwritten == 1u << VC_MAIN);
     fclose(data);
     fclose(entries);
 }

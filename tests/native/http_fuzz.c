@@ -128,7 +128,7 @@ static void store_value(vc_stream *stream, const char *data, size_t length) {
     const char *value = (const char *)put->value;
     CHECK(!put->record.length ||
           (value >= data && value + put->record.length <= data + length));
-    CHECK(vc_core_put_together(test_core, puts, 1) == 1);
+    CHECK(vc_core_group_commit(test_core, puts, 1) == 1);
     stream->waited = VC_WAITED_PUT;
     synced++;
 }

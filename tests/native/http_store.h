@@ -52,7 +52,7 @@ static void put_value(const char *key, const char *type, const char *value, size
 /* Begin with some values. */
 static void fill_store(bool syncs, bool has_large) {
     static char large[LARGE_BYTES];
-    vc_putting how = {.next_us = next_us, .due_bytes = 50000};
+    vc_putting how = {.next_us = next_us, .deferred_bytes = 50000};
     if (!test_types) {
         test_types = vc_types_new(1);
         CHECK(test_types && vc_types_add(test_types, ".txt", "text/plain"));
@@ -67,7 +67,7 @@ static void fill_store(bool syncs, bool has_large) {
     if (has_large) put_value("large", "", large, LARGE_BYTES, 0);
     how.syncs = syncs;
     vc_core_set_putting(test_core, &how);
-    vc_core_take_due(test_core);
+    vc_core_take_deferred(test_core);
 }
 
 #endif

@@ -199,7 +199,7 @@ static void check_segment(uint32_t number, slot_count *counts) {
         bucket *b = seg->base + i;
         CHECK((b->flags >> 15 & 511) == 0);
         for (int k = 0; k < VC_BUCKET_ENTRIES; k++) {
-            loose_entry e = read_entry(b, k);
+            loose_entry e = index_read_entry(b, k);
             if (e.word == 0) {
                 CHECK(e.hits == 0 && !e.is_tombstone);
                 continue;
@@ -278,8 +278,8 @@ static void check_everything(void) {
         present += keys[i].is_present;
     }
     CHECK(present == entries - stale);
-    bool is_due = stale > 0 && (stale * 8 > entries || stale_slots * 2 > ix->slots - live);
-    CHECK(has_to_sweep(ix) || !is_due);
+    bool has_deferred = stale > 0 && (stale * 8 > entries || stale_slots * 2 > ix->slots - live);
+    CHECK(has_to_sweep(ix) || !has_deferred);
     free(counts);
 }
 

@@ -101,7 +101,7 @@ static void check_same(const vc_lines *a, const vc_lines *b)
     CHECK(a->entries == b->entries && a->last_offset == b->last_offset);
     CHECK(a->checksum == b->checksum && a->has_checksum == b->has_checksum);
     CHECK(a->is_sealed == b->is_sealed && a->is_damaged == b->is_damaged);
-    CHECK(a->is_of_copy == b->is_of_copy && a->named == b->named);
+    CHECK(a->is_of_clone == b->is_of_clone && a->named == b->named);
 }
 
 /* Write an entry as a file of one block: it is read as it was. */
@@ -162,12 +162,12 @@ static void check_file(const uint8_t *data, size_t length, uint64_t *state)
             other = read_whole(data, length, has_segments, &some);
             CHECK(some.count == some.limit && other.entries <= some.count);
             CHECK(other.file_end < lines.file_end);
-            CHECK(!other.is_damaged && !other.is_of_copy);
+            CHECK(!other.is_damaged && !other.is_of_clone);
         }
         files_read++;
         entries_read += whole.count;
         damaged += lines.is_damaged;
-        of_copy += lines.is_of_copy;
+        of_copy += lines.is_of_clone;
         clear(&whole);
         clear(&pieces);
         clear(&some);

@@ -78,7 +78,7 @@ static int64_t now_us(void *context) { return vc_clock_now(context); }
 /* Begin with an empty volume. */
 static void start_volume(void) {
     vc_core_acquire(core);
-    vc_core_take_due(core);
+    vc_core_take_deferred(core);
     if (turns) vc_core_reclaim(core, writer.slot);
     vc_segment whole = {0, ++turns};
     uint32_t slot = vc_core_add_volume(core, turns);
@@ -100,7 +100,7 @@ static void start_volume(void) {
 
 static void open_store(bool syncs) {
     static const uint8_t hash_key[16] = "mc_threads";
-    vc_putting how = {.next_us = next_us, .context = &store_clock, .due_bytes = UINT64_MAX};
+    vc_putting how = {.next_us = next_us, .context = &store_clock, .deferred_bytes = UINT64_MAX};
     how.syncs = syncs;
     calls = vc_os_calls;
     calls.fdatasync = test_sync;
@@ -331,8 +331,8 @@ int main(int count, char **arguments) {
         .core = core,
         .functions = &vc_functions,
         .clocks = &clocks,
-        .reads = vc_marks_new(64),
-        .won = vc_marks_new(64),
+        .reads = vc_recent_new(64),
+        .won = vc_recent_new(64),
         .key_size = 100,
         .value_size = VALUE_BYTES_MAX,
         .slow_ns = -1,
@@ -404,8 +404,8 @@ int main(int count, char **arguments) {
     vc_readers_free(config.readers);
     for (unsigned i = 0; i < LOOPS; i++) vc_mc_free(executors[i].mc);
     vc_mc_free(caller);
-    vc_marks_free(commands.reads);
-    vc_marks_free(commands.won);
+    vc_recent_free(commands.reads);
+    vc_recent_free(commands.won);
     vc_core_close(core);
     vc_core_free(core);
     vc_writer_free(&writer);

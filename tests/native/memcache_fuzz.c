@@ -71,7 +71,7 @@ static void store_synced(vc_mc_stream *stream, const char *data, size_t length) 
     const char *value = (const char *)put->value;
     CHECK(!put->record.length ||
           (value >= data && value + put->record.length <= data + length));
-    CHECK(vc_core_put_together(test_core, &put, 1) == 1);
+    CHECK(vc_core_group_commit(test_core, &put, 1) == 1);
     synced++;
 }
 
@@ -102,7 +102,7 @@ static vc_mc_result answer_get(vc_mc_asked *asked) {
 
 static vc_mc_result answer_put(vc_mc_asked *asked) {
     vc_put put = *asked->put;
-    vc_core_take_due(test_core);
+    vc_core_take_deferred(test_core);
     put.ring = 0;
     if (vc_core_put(test_core, &put) != VC_OK) return VC_MC_FAILED;
     asked->record = put.record;
@@ -114,7 +114,7 @@ static vc_mc_result answer_delete(vc_mc_asked *asked) {
     vc_put put = {.record.key_length = (uint16_t)asked->key.length, .ring = 0};
     bool existed;
     put.key = (const uint8_t *)asked->key.at;
-    vc_core_take_due(test_core);
+    vc_core_take_deferred(test_core);
     if (vc_core_delete(test_core, &put, (uint64_t)now_us / 1000, &existed) != VC_OK) return VC_MC_FAILED;
     current->writes += put.started_ns != 0;
     return existed ? VC_MC_DELETED : VC_MC_NOT_FOUND;
@@ -245,15 +245,15 @@ static void check_counts(void) {
 
 static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t length) {
     char room[ROOM];
-    vc_putting how = {.next_us = next_us, .due_bytes = 5000, .syncs = options & 32};
+    vc_putting how = {.next_us = next_us, .deferred_bytes = 5000, .syncs = options & 32};
     vc_core_functions functions = counting_functions();
     functions.put_many = test_put_many;
     vc_mc_config config = {
         .core = test_core,
         .functions = &functions,
         .clocks = &clocks,
-        .reads = vc_marks_new(64),
-        .won = vc_marks_new(64),
+        .reads = vc_recent_new(64),
+        .won = vc_recent_new(64),
         .key_size = options & 1 ? 250 : 100,
         .value_size = 3000,
         .default_ttl = options & 2 ? 60 : 0,
@@ -294,8 +294,8 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     (void)take_lines(access_log, &this->told);
     CHECK(reads == 0);
     for (int i = 0; i < 2; i++) add_counts(this, &mcs[i].counts, 1);
-    vc_marks_free(config.reads);
-    vc_marks_free(config.won);
+    vc_recent_free(config.reads);
+    vc_recent_free(config.won);
 }
 
 /* Both are given back. */

@@ -95,8 +95,8 @@ static vc_core_functions counting_functions(void) {
 
 static void on_due(void *context) {
     (void)context;
-    CHECK(vc_core_is_due(test_core) && !vc_core_is_mine(test_core));
-    vc_core_take_due(test_core);
+    CHECK(vc_core_has_deferred(test_core) && !vc_core_is_mine(test_core));
+    vc_core_take_deferred(test_core);
 }
 
 /* Begin with an empty volume of so many bytes. */
@@ -109,7 +109,7 @@ static void empty_store(const vc_putting *how, size_t capacity) {
         CHECK(volume && test_core);
     } else {
         vc_core_reclaim(test_core, writer.slot);
-        vc_core_take_due(test_core);
+        vc_core_take_deferred(test_core);
     }
     vc_core_set_putting(test_core, how);
     vc_writer_free(&writer);

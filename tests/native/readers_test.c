@@ -61,7 +61,7 @@ static vc_status test_read(vc_core *core, const uint8_t *key, size_t key_length,
 }
 
 /* Make the puts up to one with the key of the first. */
-static size_t test_put_together(vc_core *core, vc_put *const *puts, size_t count) {
+static size_t test_group_commit(vc_core *core, vc_put *const *puts, size_t count) {
     size_t made = 0;
     (void)core;
     sem_post(&begun);
@@ -210,7 +210,7 @@ static void check_puts(void) {
 
 int main(void) {
     static const vc_core_functions functions = {
-        .read = test_read, .end_read = test_end_read, .put_together = test_put_together};
+        .read = test_read, .end_read = test_end_read, .group_commit = test_group_commit};
     sem_init(&begun, 0, 0);
     sem_init(&may_end, 0, 0);
     sem_init(&woken, 0, 0);

@@ -286,7 +286,7 @@ static vc_scan *new_scan(disk *from, vc_calls *calls, const vc_segment *whole, u
     *calls = (vc_calls){.pread = fake_pread, .context = from};
     uint64_t start = next_random(state) % 2 ? 0 : offset;
     scan = (vc_scan){
-        .ahead = vc_ahead_new(calls, 7, start, from->length, VC_AHEAD_PIECE_BYTES),
+        .ahead = vc_read_ahead_new(calls, 7, start, from->length, VC_READ_AHEAD_PIECE_BYTES),
         .segments = whole, .segment_count = 1, .volume = volume, .at = offset,
         .length = from->length, .window = UINT64_MAX, .has_values = true,
     };
@@ -322,7 +322,7 @@ static void check_events(const uint8_t *data, size_t length, uint64_t salt, uint
         offset = scan->at;
         scanned++;
     }
-    vc_ahead_free(scan->ahead);
+    vc_read_ahead_free(scan->ahead);
 }
 
 /* Replay the records that follow each other; returns where they end. */
@@ -343,7 +343,7 @@ static uint64_t check_replay(vc_core *core, uint32_t slot, const uint8_t *data, 
     vc_scan_next(scan, &run);
     if (run.kind != VC_SCAN_RUN)
         run = (vc_event){.end = offset};
-    vc_ahead_free(scan->ahead);
+    vc_read_ahead_free(scan->ahead);
     uint64_t end = offset, records = 0, latest = 0;
     while (end < limit) {
         const uint8_t *at = data + end;

@@ -423,7 +423,7 @@ static void start_server(const char *path) {
     w.calls = system_calls();
     w.pending_max = SIZE_MAX;
     core = vc_core_new(&w.calls, hash_key, 1 << 24, VOLUMES, 0);
-    vc_putting how = {.due_bytes = UINT64_MAX};
+    vc_putting how = {.deferred_bytes = UINT64_MAX};
     CHECK(core);
     vc_core_set_putting(core, &how);
     start_volume();

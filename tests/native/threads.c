@@ -11,7 +11,7 @@
  * store is closed while the readers go on. Before each round, a file is read by a thread that is
  * ahead of this one. Any failed check aborts. */
 #define _GNU_SOURCE
-#include "ahead.h"
+#include "read_ahead.h"
 #include "versions.h"
 
 #include <inttypes.h>
@@ -149,9 +149,9 @@ static void start_segment(void) {
 
 /* Do what is due, and make room for any record. */
 static void prepare(void) {
-    vc_due due = vc_core_take_due(core);
+    vc_deferred due = vc_core_take_deferred(core);
     CHECK(!due.bytes || due.bytes >= DUE_BYTES);
-    CHECK(!vc_core_is_due(core));
+    CHECK(!vc_core_has_deferred(core));
     dues += due.bytes || due.unwritten;
     refused += due.refused != 0;
     if (due.unwritten) vc_writer_clear(&w.writer);
@@ -163,7 +163,7 @@ static void prepare(void) {
 static vc_status put_plain(keeper *k, vc_put *put) {
     put->ring = VC_RING_UNKNOWN;
     if (put->record.kind || next_random(&k->random) % 4) return vc_core_put(core, put);
-    CHECK(vc_core_put_together(core, &put, 1) == 1);
+    CHECK(vc_core_group_commit(core, &put, 1) == 1);
     synced += put->status == VC_OK;
     return put->status;
 }
@@ -377,17 +377,17 @@ static void read_ahead(uint64_t *random) {
     for (int i = 0; i < 20; i++) {
         uint64_t offset = next_random(random) % AHEAD_BYTES;
         uint64_t end = AHEAD_BYTES - next_random(random) % 2 * 1000;
-        vc_ahead *ahead = vc_ahead_new(&vc_os_calls, fileno(file), offset, end, VC_AHEAD_PIECE_BYTES);
+        vc_read_ahead *ahead = vc_read_ahead_new(&vc_os_calls, fileno(file), offset, end, VC_READ_AHEAD_PIECE_BYTES);
         CHECK(ahead);
         for (int left = (int)(next_random(random) % 100); left; left--) {
-            size_t have, needed = 1 + next_random(random) % VC_AHEAD_BYTES_MAX;
-            const uint8_t *at = vc_ahead_read(ahead, offset, needed, &have);
+            size_t have, needed = 1 + next_random(random) % VC_READ_AHEAD_BYTES_MAX;
+            const uint8_t *at = vc_read_ahead_get(ahead, offset, needed, &have);
             CHECK(have >= needed || offset + have == end || (offset > end && !have));
             CHECK(!memcmp(at, data + offset, have));
             offset += next_random(random) % (have + 1);
             if (next_random(random) % 20 == 0) offset = next_random(random) % AHEAD_BYTES;
         }
-        vc_ahead_free(ahead);
+        vc_read_ahead_free(ahead);
     }
     fclose(file);
 }
@@ -406,7 +406,7 @@ static void run_round(double seconds, uint64_t *random, uint64_t total[COUNTS]) 
     oldest_turn = 0;
     is_closed = is_ending = false;
     open_files();
-    vc_putting how = {.due_bytes = DUE_BYTES};
+    vc_putting how = {.deferred_bytes = DUE_BYTES};
     vc_core_set_putting(core, &how);
     memset(&w, 0, sizeof w);
     w.calls = calls;

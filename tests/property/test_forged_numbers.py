@@ -28,7 +28,7 @@ from volcache.store import Store
 from volcache.store.format import VOLUME_HEADER_BYTES, prefix_length
 from volcache.store.index_format import close_block
 from volcache.store.offline import OfflineStore
-from volcache.store.walk import Counts
+from volcache.store.volume_check import Counts
 
 pytestmark = [pytest.mark.property, pytest.mark.slow]
 

@@ -95,7 +95,7 @@ def read(contents: IndexContents) -> Iterator[list[Entry]]:
         named = segments[: found.named] + decode_segments(block.lines)
         begun = sum(segment.start < block.volume_end for segment in segments)
         if len(named) < begun or named != segments[: len(named)]:
-            contents.found = found._replace(is_of_copy=True)
+            contents.found = found._replace(is_of_clone=True)
             return
         *_, last = found.last_offset, *(offset for _, offset, size in entries if size)
         found = Loaded(

@@ -14,7 +14,7 @@ from unittest import mock
 from google_crc32c import value as crc32c
 
 from support.index_files import read
-from volcache.store import format, replay, walk  # noqa: A004
+from volcache.store import format, replay, volume_check  # noqa: A004
 from volcache.store.files import FileSystem, read_range
 from volcache.store.format import (
     FIXED_BYTES,
@@ -229,6 +229,6 @@ def without_the_core() -> Iterator[None]:
         mock.patch.object(IndexContents, "replay", _load),
         mock.patch.object(IndexContents, "read_lines", _read_lines),
         mock.patch.object(replay, "Records", PlainRecords),
-        mock.patch.object(walk, "Records", PlainRecords),
+        mock.patch.object(volume_check, "Records", PlainRecords),
     ):
         yield

@@ -376,7 +376,7 @@ class RingRun:
         """Do a step."""
         key = self.dice.choice(self.keys)
         if chosen < 0.12:
-            self.put_together(self.dice.choices(self.keys, k=self.dice.randint(1, 5)))
+            self.group_commit(self.dice.choices(self.keys, k=self.dice.randint(1, 5)))
         elif chosen < 0.36:
             self.put(key)
         elif chosen < 0.42:
@@ -429,13 +429,13 @@ class RingRun:
             self.store.put(key, value, expires_ms=expires)
             self.acknowledge(key, stored, expires)
 
-    def put_together(self, keys: list[bytes]) -> None:
+    def group_commit(self, keys: list[bytes]) -> None:
         """Store several values with one sync or write, and one by one what that leaves."""
         self.step_name = "put together"
         puts = [(key, *self.new_value()) for key in keys]
         for key, value, expires in puts:
             self.begin(key, with_expiry(value, expires))
-        done = self.store.index.put_together(
+        done = self.store.index.group_commit(
             [(key, value, b"", b"", b"", 0, expires, 0) for key, value, expires in puts]
         )
         for (key, value, expires), is_done in zip(puts, done, strict=True):
@@ -679,7 +679,7 @@ class RingRun:
         """Add up what this process has reclaimed."""
         assert_sums(self.store.usage())
         stats = self.store.stats
-        self.copied += stats.fate.copied
+        self.copied += stats.disposition.copied
         self.rotations += stats.rotations
 
 

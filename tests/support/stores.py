@@ -247,8 +247,8 @@ def reclaim_some(store: Store) -> None:
     """Read some keys often and others never until records of both kinds were reclaimed."""
     put = 0
     while not (
-        store.stats.fate.copied
-        and store.stats.fate.unused
+        store.stats.disposition.copied
+        and store.stats.disposition.unused
         and store.usage().eviction.reclaimed
     ):
         for number in range(5):

@@ -14,7 +14,7 @@ from volcache.hot.versions import is_damaged
 from volcache.store.directory import HOT
 from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.offline import OfflineStore
-from volcache.store.walk import Anomaly, Counts
+from volcache.store.volume_check import Anomaly, Counts
 from volcache.text import counted, size
 
 if TYPE_CHECKING:

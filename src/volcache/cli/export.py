@@ -15,7 +15,7 @@ from volcache.store.files import ReadOnlyFileSystem
 from volcache.store.format import decode_record
 from volcache.store.index_format import encode_key
 from volcache.store.offline import OfflineStore
-from volcache.store.walk import Missing
+from volcache.store.volume_check import Missing
 from volcache.text import counted, size
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from volcache.store.offline import IS_DIRECTORY, OfflineStore
 from volcache.store.recovery import drop_volumes
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
-from volcache.store.walk import Anomaly, Counts, Missing
+from volcache.store.volume_check import Anomaly, Counts, Missing
 from volcache.text import counted
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class _Repair:
     def _count_wrong_lines(self, volume: Volume) -> int:
         """Return how many lines of an index file are wrong or missing."""
         wrong = 0
-        for found in self._store.walk(volume, counts=self._counts).indexed():
+        for found in self._store.check_of(volume, counts=self._counts).indexed():
             self._bar.update(self._counts.bytes - self._bar.n)
             if isinstance(found, Anomaly):
                 wrong += found.file.startswith(INDEX)
@@ -196,7 +196,7 @@ class _Repair:
     def _entries(self, volume: Volume) -> list[Entry]:
         """Return the right entries of the indexed part of a volume."""
         entries: list[Entry] = []
-        for found in self._store.walk(volume, each=True).indexed():
+        for found in self._store.check_of(volume, each=True).indexed():
             if isinstance(found, Found | Missing):
                 # A damaged record keeps its line, so that its key stays a miss.
                 record = found if isinstance(found, Missing) else found.header

@@ -111,7 +111,7 @@ class Owner:
             return uninterrupted(
                 partial(make_change, self.store, change, condition), self.store
             )
-        if index.is_due:
+        if index.has_deferred:
             uninterrupted(self._catch_up, self.store)
         if isinstance(fields, bool):
             return fields
@@ -120,7 +120,7 @@ class Owner:
 
     def _catch_up(self) -> None:
         with self.store.lock:
-            self.store.catch_up()
+            self.store.run_deferred()
 
     def ask(self, operation: Operation, key: bytes = b"", value: bytes = b"") -> bytes:
         """Do what is not about one key; as the function of this name."""

@@ -6,12 +6,12 @@
 
 enum { SUFFIX_BYTES = 16, TYPE_BYTES = 64, NUMBER_BYTES = 20 };
 
-static inline char *put(char *to, const void *data, size_t length) {
+static inline char *answer_put(char *to, const void *data, size_t length) {
     memcpy(to, data, length);
     return to + length;
 }
 
-#define PUT_TEXT(to, text) put(to, text, sizeof(text) - 1)
+#define PUT_TEXT(to, text) answer_put(to, text, sizeof(text) - 1)
 
 char *vc_put_number(char *to, uint64_t number) {
     char digits[NUMBER_BYTES];
@@ -20,7 +20,7 @@ char *vc_put_number(char *to, uint64_t number) {
         digits[--at] = (char)('0' + number % 10);
         number /= 10;
     } while (number);
-    return put(to, digits + at, (size_t)(NUMBER_BYTES - at));
+    return answer_put(to, digits + at, (size_t)(NUMBER_BYTES - at));
 }
 
 /* Write at least `width` hexadecimal digits. */
@@ -31,7 +31,7 @@ static char *put_hex(char *to, uint64_t number, int width) {
         digits[--at] = "0123456789abcdef"[number & 15];
         number >>= 4;
     }
-    return put(to, digits + at, (size_t)(NUMBER_BYTES - at));
+    return answer_put(to, digits + at, (size_t)(NUMBER_BYTES - at));
 }
 
 static char *put_two(char *to, int64_t number) {
@@ -52,9 +52,9 @@ char *vc_put_date(char *to, int64_t second) {
     day -= (153 * month + 2) / 5;
     month += month < 10 ? 2 : -10;
     year += 400 * era + (month < 2);
-    to = put(to, &"ThuFriSatSunMonTueWed"[3 * (days % 7)], 3);
+    to = answer_put(to, &"ThuFriSatSunMonTueWed"[3 * (days % 7)], 3);
     to = put_two(PUT_TEXT(to, ", "), day + 1);
-    to = put(PUT_TEXT(to, " "), &"JanFebMarAprMayJunJulAugSepOctNovDec"[3 * month], 3);
+    to = answer_put(PUT_TEXT(to, " "), &"JanFebMarAprMayJunJulAugSepOctNovDec"[3 * month], 3);
     to = put_two(put_two(PUT_TEXT(to, " "), year / 100), year % 100);
     to = put_two(PUT_TEXT(to, " "), rest / 3600);
     to = put_two(PUT_TEXT(to, ":"), rest / 60 % 60);
@@ -141,7 +141,7 @@ static char *put_cache_control(char *to, const vc_record *record, const uint8_t 
     } else if (!record->cache_length) {
         return PUT_TEXT(to, "no-cache");
     }
-    return put(to, types + record->type_length + record->encoding_length, record->cache_length);
+    return answer_put(to, types + record->type_length + record->encoding_length, record->cache_length);
 }
 
 /* Write what follows Content-Type. */
@@ -154,7 +154,7 @@ static char *put_rest(char *to, const vc_record *record, const uint8_t *types, i
     if (stored < second) to = vc_put_date(PUT_TEXT(to, "\r\nLast-Modified: "), stored + 1);
     if (record->encoding_length) {
         to = PUT_TEXT(to, "\r\nContent-Encoding: ");
-        to = put(to, types + record->type_length, record->encoding_length);
+        to = answer_put(to, types + record->type_length, record->encoding_length);
     }
     if (record->flags) to = vc_put_number(PUT_TEXT(to, "\r\nX-Flags: "), record->flags);
     return to;
@@ -170,13 +170,13 @@ char *vc_put_headers_from(char *to, const char *source, const vc_record *record,
                           uint64_t length, const uint8_t *types, const uint8_t *key, const vc_types *guess,
                           int64_t second, int64_t remaining_ms) {
     to = put_position(to, length, record);
-    to = put(PUT_TEXT(to, "\r\nX-Cache: "), source, 4);
+    to = answer_put(PUT_TEXT(to, "\r\nX-Cache: "), source, 4);
     to = PUT_TEXT(to, "\r\nContent-Type: ");
     if (record->type_length) {
-        to = put(to, types, record->type_length);
+        to = answer_put(to, types, record->type_length);
     } else {
         const char *guessed = vc_types_guess(guess, key, record->key_length);
-        to = put(to, guessed, strlen(guessed));
+        to = answer_put(to, guessed, strlen(guessed));
     }
     return put_rest(to, record, types, second, remaining_ms);
 }

@@ -53,7 +53,7 @@ static bool open_table(table *t, uint32_t room) {
     return t->nodes && t->buckets;
 }
 
-static void clear(table *t) {
+static void copies_clear(table *t) {
     memset(t->buckets, 0xff, ((size_t)t->mask + 1) * sizeof(uint32_t));
     t->used = t->count = t->listed = t->hand = 0;
     t->free = t->oldest = t->newest = NONE;
@@ -65,14 +65,14 @@ static void close_table(table *t) {
     free(t->buckets);
 }
 
-static uint32_t look_up(const table *t, uint64_t hash) {
+static uint32_t copies_look_up(const table *t, uint64_t hash) {
     uint32_t at = t->buckets[hash & t->mask];
     while (at != NONE && t->nodes[at].hash != hash) at = t->nodes[at].chain;
     return at;
 }
 
 /* Add a hash that is not in the table; NONE: there is no room. */
-static uint32_t add(table *t, uint64_t hash) {
+static uint32_t copies_add(table *t, uint64_t hash) {
     uint32_t at = t->free, *bucket = &t->buckets[hash & t->mask];
     if (at != NONE) t->free = t->nodes[at].chain;
     else if (t->used < t->room) at = t->used++;
@@ -159,7 +159,7 @@ vc_copy_use vc_copies_find(vc_copies *copies, const uint8_t *key, size_t length,
     vc_copy_use use = VC_NO_COPY;
     if (is_empty(copies)) return use;
     pthread_mutex_lock(&copies->mutex);
-    uint32_t at = look_up(&copies->keys, hash_of(copies, key, length));
+    uint32_t at = copies_look_up(&copies->keys, hash_of(copies, key, length));
     if (at != NONE && copies->keys.nodes[at].version & 1) {
         const node *n = &copies->keys.nodes[at];
         use = n->is_listed ? VC_COPY_FIRST : VC_COPY;
@@ -172,7 +172,7 @@ vc_copy_use vc_copies_find(vc_copies *copies, const uint8_t *key, size_t length,
 bool vc_copies_invalidate(vc_copies *copies, const uint8_t *key, size_t length) {
     if (is_empty(copies)) return false;
     pthread_mutex_lock(&copies->mutex);
-    uint32_t at = look_up(&copies->keys, hash_of(copies, key, length));
+    uint32_t at = copies_look_up(&copies->keys, hash_of(copies, key, length));
     bool was_promoted = at != NONE && copies->keys.nodes[at].version & 1;
     if (was_promoted) {
         copies->keys.nodes[at].version++;
@@ -200,13 +200,13 @@ static void add_time(node *n, uint32_t count_max, int64_t now_ms) {
     n->times[n->time_count++] = now_ms;
 }
 
-static bool count_read(vc_copies *copies, uint64_t hash, int64_t now_ms) {
+static bool copies_count_read(vc_copies *copies, uint64_t hash, int64_t now_ms) {
     table *t = &copies->counters;
-    uint32_t earlier = copies->config.reads - 1, at = look_up(t, hash);
+    uint32_t earlier = copies->config.reads - 1, at = copies_look_up(t, hash);
     if (!earlier) return true;
     if (at == NONE) {
         if (t->count == t->room) drop_one(t);
-        at = add(t, hash);
+        at = copies_add(t, hash);
     } else {
         t->nodes[at].is_recent = true;
     }
@@ -221,7 +221,7 @@ static bool count_read(vc_copies *copies, uint64_t hash, int64_t now_ms) {
 
 bool vc_copies_count_read(vc_copies *copies, const uint8_t *key, size_t length, int64_t now_ms) {
     pthread_mutex_lock(&copies->mutex);
-    bool is_hot = count_read(copies, hash_of(copies, key, length), now_ms);
+    bool is_hot = copies_count_read(copies, hash_of(copies, key, length), now_ms);
     pthread_mutex_unlock(&copies->mutex);
     return is_hot;
 }
@@ -229,7 +229,7 @@ bool vc_copies_count_read(vc_copies *copies, const uint8_t *key, size_t length, 
 void vc_copies_ask_first(vc_copies *copies, const uint8_t *key, size_t length, bool is_first) {
     table *t = &copies->keys;
     pthread_mutex_lock(&copies->mutex);
-    uint32_t at = look_up(t, hash_of(copies, key, length));
+    uint32_t at = copies_look_up(t, hash_of(copies, key, length));
     if (at != NONE && !is_first) unlist(t, at);
     if (at != NONE && is_first && t->nodes[at].version & 1 && !t->nodes[at].is_listed) {
         if (t->listed == copies->config.first) unlist(t, t->oldest);
@@ -244,8 +244,8 @@ bool vc_copies_promote(vc_copies *copies, const uint8_t *key, size_t length,
                        uint8_t item[VC_ITEM_BYTES]) {
     pthread_mutex_lock(&copies->mutex);
     uint64_t hash = hash_of(copies, key, length);
-    uint32_t at = look_up(&copies->keys, hash);
-    if (at == NONE) at = add(&copies->keys, hash);
+    uint32_t at = copies_look_up(&copies->keys, hash);
+    if (at == NONE) at = copies_add(&copies->keys, hash);
     if (at != NONE) {
         node *n = &copies->keys.nodes[at];
         n->version |= 1;
@@ -259,7 +259,7 @@ bool vc_copies_promote(vc_copies *copies, const uint8_t *key, size_t length,
 void vc_copies_name(vc_copies *copies, const uint8_t *key, size_t length,
                     uint8_t item[VC_ITEM_BYTES]) {
     pthread_mutex_lock(&copies->mutex);
-    uint32_t at = look_up(&copies->keys, hash_of(copies, key, length));
+    uint32_t at = copies_look_up(&copies->keys, hash_of(copies, key, length));
     name_of(copies, key, length, at == NONE ? 0 : copies->keys.nodes[at].version >> 1, item);
     pthread_mutex_unlock(&copies->mutex);
 }
@@ -267,8 +267,8 @@ void vc_copies_name(vc_copies *copies, const uint8_t *key, size_t length,
 void vc_copies_begin_epoch(vc_copies *copies, const uint8_t epoch[VC_EPOCH_BYTES]) {
     pthread_mutex_lock(&copies->mutex);
     memcpy(copies->epoch, epoch, VC_EPOCH_BYTES);
-    clear(&copies->keys);
-    clear(&copies->counters); /* Their hashes are those of another epoch. */
+    copies_clear(&copies->keys);
+    copies_clear(&copies->counters); /* Their hashes are those of another epoch. */
     set_key_count(copies);
     pthread_mutex_unlock(&copies->mutex);
 }
@@ -277,8 +277,8 @@ void vc_copies_begin_epoch(vc_copies *copies, const uint8_t epoch[VC_EPOCH_BYTES
 
 bool vc_copies_add(vc_copies *copies, vc_copies_entry entry) {
     pthread_mutex_lock(&copies->mutex);
-    uint32_t at = look_up(&copies->keys, entry.hash);
-    if (at == NONE) at = add(&copies->keys, entry.hash);
+    uint32_t at = copies_look_up(&copies->keys, entry.hash);
+    if (at == NONE) at = copies_add(&copies->keys, entry.hash);
     if (at != NONE) copies->keys.nodes[at].version = entry.version;
     set_key_count(copies);
     pthread_mutex_unlock(&copies->mutex);
@@ -311,8 +311,8 @@ vc_copies *vc_copies_new(const vc_copies_config *config) {
         vc_copies_free(copies);
         return NULL;
     }
-    clear(&copies->keys);
-    clear(&copies->counters);
+    copies_clear(&copies->keys);
+    copies_clear(&copies->counters);
     return copies;
 }
 

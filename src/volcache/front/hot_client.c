@@ -110,7 +110,7 @@ static bool begins(const uint8_t *data, size_t length, const char *text) {
 }
 
 /* Read digits at `*at`, at most 10, and what ends them. */
-static bool read_number(const uint8_t *line, size_t length, size_t *at, char ends, size_t *number) {
+static bool hot_client_read_number(const uint8_t *line, size_t length, size_t *at, char ends, size_t *number) {
     size_t start = *at;
     *number = 0;
     while (*at < length && line[*at] >= '0' && line[*at] <= '9' && *at - start < 10)
@@ -126,8 +126,8 @@ static vc_hot_reply parse_value(const uint8_t *data, size_t length, size_t line,
     size_t at = 6 + VC_HOT_KEY_BYTES + 1, flags, bytes;
     put_key(key, name);
     if (line <= at || memcmp(data + 6, key, VC_HOT_KEY_BYTES) || data[at - 1] != ' ' ||
-        !read_number(data, line, &at, ' ', &flags) ||
-        !read_number(data, line, &at, '\r', &bytes) || at + 1 != line || bytes > value_max)
+        !hot_client_read_number(data, line, &at, ' ', &flags) ||
+        !hot_client_read_number(data, line, &at, '\r', &bytes) || at + 1 != line || bytes > value_max)
         return (vc_hot_reply){VC_HOT_PROTOCOL, 0, NULL, 0};
     size_t whole = line + bytes + sizeof(END) - 1;
     size_t have = length < line + bytes ? 0 : length - line - bytes;
@@ -162,7 +162,7 @@ vc_hot_reply vc_hot_parse(const uint8_t *data, size_t length, const uint8_t *nam
 /* --- Buffers -------------------------------------------------------------------------------- */
 
 /* Have room for so many bytes after those that are there. */
-static bool reserve(buffer *b, size_t length) {
+static bool hot_client_reserve(buffer *b, size_t length) {
     if (b->used + length <= b->room) return true;
     if (b->at) {
         memmove(b->bytes, b->bytes + b->at, b->used - b->at);
@@ -178,21 +178,21 @@ static bool reserve(buffer *b, size_t length) {
     return true;
 }
 
-static void append(buffer *b, const void *data, size_t length) {
+static void hot_client_append(buffer *b, const void *data, size_t length) {
     memcpy(b->bytes + b->used, data, length);
     b->used += length;
 }
 
-static void clear(buffer *b) {
+static void hot_client_clear(buffer *b) {
     b->at = b->used = 0;
     if (b->room <= KEPT_BYTES) return;
     free(b->bytes);
     *b = (buffer){0};
 }
 
-static void use(buffer *b, size_t length) {
+static void hot_client_use(buffer *b, size_t length) {
     b->at += length;
-    if (b->at == b->used) clear(b);
+    if (b->at == b->used) hot_client_clear(b);
 }
 
 /* --- Connections of the loop -------------------------------------------------------------------- */
@@ -227,12 +227,12 @@ static void disconnect(vc_hot *hot, server *s) {
     close(s->watch.fd);
     s->watch.fd = -1;
     s->is_waiting = false;
-    clear(&s->in);
-    clear(&s->out);
+    hot_client_clear(&s->in);
+    hot_client_clear(&s->out);
 }
 
 /* All commands of a server fail. */
-static void fail(vc_hot *hot, server *s, vc_hot_result why) {
+static void hot_client_fail(vc_hot *hot, server *s, vc_hot_result why) {
     disconnect(hot, s);
     if (why != VC_HOT_MORE) s->failure = (int)why;
     /* Meanwhile none is added: there is no connection. */
@@ -243,7 +243,7 @@ static void fail(vc_hot *hot, server *s, vc_hot_result why) {
 static void connect_given(vc_hot *hot, server *s) {
     int fd = s->given < 0 ? -1 : atomic_exchange(&s->given, -1);
     if (fd < 0) return;
-    if (s->watch.fd >= 0) fail(hot, s, VC_HOT_MORE);
+    if (s->watch.fd >= 0) hot_client_fail(hot, s, VC_HOT_MORE);
     s->watch.fd = fd;
     if (vc_loop_watch(hot->loop, &s->watch, EPOLLIN)) return;
     close(fd);
@@ -254,7 +254,7 @@ static void connect_given(vc_hot *hot, server *s) {
 /* Add a command of `length` bytes, which the caller appends; NULL: it cannot be sent. */
 static call *add_call(vc_hot *hot, server *s, const uint8_t name[VC_ITEM_BYTES], size_t length) {
     if (s->watch.fd < 0 || s->count >= VC_HOT_CALLS || s->out.used - s->out.at > VC_HOT_OUT_BYTES ||
-        !reserve(&s->out, length))
+        !hot_client_reserve(&s->out, length))
         return NULL;
     call *added = malloc(sizeof(call));
     if (!added) return NULL;
@@ -291,9 +291,9 @@ static void send_item(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t e
     if (!add_call(hot, s, name, VC_HOT_HEAD_BYTES + VC_ITEM_BYTES + length + 2)) return;
     s->out.used +=
         vc_hot_write_set((char *)s->out.bytes + s->out.used, name, expires_s, length);
-    append(&s->out, name, VC_ITEM_BYTES);
-    append(&s->out, record, length);
-    append(&s->out, "\r\n", 2);
+    hot_client_append(&s->out, name, VC_ITEM_BYTES);
+    hot_client_append(&s->out, record, length);
+    hot_client_append(&s->out, "\r\n", 2);
 }
 
 /* Give an item to the loop. */
@@ -381,7 +381,7 @@ static vc_hot_result take_replies(vc_hot *hot, server *s, size_t *needed) {
             return VC_HOT_MORE;
         }
         take_reply(hot, s, &reply);
-        use(&s->in, reply.length);
+        hot_client_use(&s->in, reply.length);
     }
     return VC_HOT_MORE;
 }
@@ -390,15 +390,15 @@ static vc_hot_result take_replies(vc_hot *hot, server *s, size_t *needed) {
 static void receive(vc_hot *hot, server *s) {
     size_t needed = 0;
     for (int rounds = 0; rounds < 16; rounds++) {
-        if (!reserve(&s->in, needed > RECEIVED_BYTES ? needed : RECEIVED_BYTES))
-            return fail(hot, s, VC_HOT_OTHER);
+        if (!hot_client_reserve(&s->in, needed > RECEIVED_BYTES ? needed : RECEIVED_BYTES))
+            return hot_client_fail(hot, s, VC_HOT_OTHER);
         size_t room = s->in.room - s->in.used;
         ssize_t got = recv(s->watch.fd, s->in.bytes + s->in.used, room, MSG_DONTWAIT);
         if (got < 0 && vc_is_later(errno)) return;
-        if (got <= 0) return fail(hot, s, failure_of(got));
+        if (got <= 0) return hot_client_fail(hot, s, failure_of(got));
         s->in.used += (size_t)got;
         vc_hot_result result = take_replies(hot, s, &needed);
-        if (result != VC_HOT_MORE) return fail(hot, s, result);
+        if (result != VC_HOT_MORE) return hot_client_fail(hot, s, result);
         if ((size_t)got < room) return;
     }
 }
@@ -410,13 +410,13 @@ static void flush(vc_hot *hot, server *s) {
     s->unsent = NULL;
     size_t length = s->out.used - s->out.at;
     ssize_t sent = send(s->watch.fd, s->out.bytes + s->out.at, length, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0 && !vc_is_later(errno)) return fail(hot, s, failure_of(sent));
-    if (sent > 0) use(&s->out, (size_t)sent);
+    if (sent < 0 && !vc_is_later(errno)) return hot_client_fail(hot, s, failure_of(sent));
+    if (sent > 0) hot_client_use(&s->out, (size_t)sent);
     bool must_wait = s->out.at < s->out.used;
     if (must_wait == s->is_waiting) return;
     s->is_waiting = must_wait;
     if (!vc_loop_change(hot->loop, &s->watch, must_wait ? EPOLLIN | EPOLLOUT : EPOLLIN))
-        fail(hot, s, VC_HOT_OTHER);
+        hot_client_fail(hot, s, VC_HOT_OTHER);
 }
 
 /* --- What the loop calls --------------------------------------------------------------------------- */
@@ -458,7 +458,7 @@ static void on_alarm(vc_alarm *alarm) {
         int64_t now_ns = vc_monotonic_ns();
         /* Maybe it was this loop that was late. */
         if (!left_ns(hot, s, now_ns)) receive(hot, s);
-        if (!left_ns(hot, s, now_ns)) fail(hot, s, VC_HOT_TIMEOUT);
+        if (!left_ns(hot, s, now_ns)) hot_client_fail(hot, s, VC_HOT_TIMEOUT);
     }
     int64_t now_ns = vc_monotonic_ns();
     for (unsigned i = 0; i < hot->server_count; i++) {

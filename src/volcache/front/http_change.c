@@ -86,7 +86,7 @@ static vc_step change_decide(vc_http_job *job, bool *is_over) {
 /* Let what is due be done, after the answer is written. */
 static void change_end(const vc_http_job *job, const vc_put *put) {
     const vc_http_config *config = &job->http->config;
-    if (put->is_due) config->on_due(config->context);
+    if (put->has_deferred) config->on_due(config->context);
 }
 
 static vc_step change_send_stored(vc_http_job *job, const vc_put *put) {
@@ -196,7 +196,7 @@ vc_step vc_http_store(vc_http_job *job, const uint8_t *value, uint64_t length) {
         return change_needs_lock(job) ? vc_http_forward(job) : change_store_later(job, &put);
     vc_step step = change_make(job, &put, NULL, &is_over, &status);
     if (step != VC_STEP_NEXT || is_over) return step;
-    if (status == VC_TOGETHER && !change_needs_lock(job)) return change_store_later(job, &put);
+    if (status == VC_GROUPED && !change_needs_lock(job)) return change_store_later(job, &put);
     return status == VC_OK ? change_send_stored(job, &put) : vc_http_forward(job);
 }
 
@@ -225,7 +225,7 @@ vc_step vc_http_delete(vc_http_job *job) {
     if (step != VC_STEP_NEXT || is_over) return step;
     if (status != VC_OK) return change_delete_later(job);
     if (put.started_ns) vc_observe(&http->counts.writes, put.took_ns);
-    else put.is_due = false;
+    else put.has_deferred = false;
     if (!existed) {
         step = vc_http_send_miss(job, VC_DELETE_MISS);
     } else {

@@ -24,7 +24,7 @@ static void read_forget_copy(const vc_http_job *job) {
 }
 
 /* Count a read of a key that is not promoted. */
-static void read_count(const vc_http_job *job, const vc_record *record) {
+static void http_read_read_count(const vc_http_job *job, const vc_record *record) {
     const vc_http_config *config = &job->http->config;
     if (config->copies && vc_copies_count_read(config->copies, job->key, job->key_length,
                                                vc_monotonic_ns() / 1000000))
@@ -130,7 +130,7 @@ static vc_step read_send_from_disk(vc_http_job *job, const vc_lookup *at) {
     char *start = vc_http_room(job);
     char *end = read_put_headers(job, start, &record, "DISK", is_part ? &part : NULL);
     vc_out_add(job->out, start, (size_t)(end - start));
-    read_count(job, &record);
+    http_read_read_count(job, &record);
     s->base.found = *at;
     s->base.value_offset = record.prefix + part.first;
     s->base.value_length = part.length;
@@ -251,7 +251,7 @@ vc_step vc_http_get(vc_http_job *job) {
     if (status != VC_OK || !vc_http_is_plain(job, &record)) return vc_http_forward(job);
     int64_t read_ns = s->is_read ? s->base.waited_ns : vc_monotonic_ns() - begun_ns;
     step = read_send_value(job, &record, bytes + record.prefix, false, read_ns);
-    if (step == VC_STEP_NEXT && !asks_later) read_count(job, &record);
+    if (step == VC_STEP_NEXT && !asks_later) http_read_read_count(job, &record);
     return step;
 }
 

@@ -103,7 +103,7 @@ static char *put_number(char *to, uint64_t number, unsigned bytes) {
     return to + bytes;
 }
 
-static vc_step answer(vc_mc_command *command, status code, const char *text) {
+static vc_step mc_binary_answer(vc_mc_command *command, status code, const char *text) {
     command->action = VC_MC_ANSWERING;
     command->status = code;
     command->answer = text;
@@ -123,17 +123,17 @@ static vc_step close_silently(size_t length, vc_mc_command *command) {
 }
 
 /* Answer a request that is not as it should be. */
-static vc_step refuse(const header *is, size_t length, vc_mc_command *command) {
+static vc_step mc_binary_refuse(const header *is, size_t length, vc_mc_command *command) {
     bool is_unknown = is->form == &NO_FORM;
     if (is_unknown && is->is_whole && is->key <= VC_MC_KEY_BYTES) {
         command->used = HEADER_BYTES;
         command->skipped = is->body;
-        return answer(command, UNKNOWN, "Unknown command");
+        return mc_binary_answer(command, UNKNOWN, "Unknown command");
     }
     command->used = length;
     command->closes = true;
-    return is->is_whole ? answer(command, INVALID, "Invalid arguments")
-                        : answer(command, UNKNOWN, "Unknown command");
+    return is->is_whole ? mc_binary_answer(command, INVALID, "Invalid arguments")
+                        : mc_binary_answer(command, UNKNOWN, "Unknown command");
 }
 
 /* Whether the message is "who acts NUL who that is NUL the proof"; the user may be any. */
@@ -154,16 +154,16 @@ static vc_step parse_login(vc_mc_stream *stream, vc_mc_command *command) {
     bool is_right = is_first ? is_plain : stream->is_sasl_step;
     command->key.length = 0;
     stream->has_sasl = stream->has_sasl || stream->rights.wants_credentials;
-    if (!stream->has_sasl) return answer(command, UNKNOWN, "Unknown command");
-    if (!mechanism.length) return answer(command, OK, "PLAIN");
+    if (!stream->has_sasl) return mc_binary_answer(command, UNKNOWN, "Unknown command");
+    if (!mechanism.length) return mc_binary_answer(command, OK, "PLAIN");
     if (mechanism.length > MECHANISM_BYTES_MAX)
-        return answer(command, INVALID, "Invalid arguments");
+        return mc_binary_answer(command, INVALID, "Invalid arguments");
     if (command->is_too_large || command->value.length > CREDENTIALS_BYTES_MAX)
-        return answer(command, OUT_OF_MEMORY, "Out of memory");
+        return mc_binary_answer(command, OUT_OF_MEMORY, "Out of memory");
     command->is_sasl_step = is_first && is_plain && !command->value.length;
-    if (command->is_sasl_step) return answer(command, AUTH_CONTINUE, "");
+    if (command->is_sasl_step) return mc_binary_answer(command, AUTH_CONTINUE, "");
     if (is_right && find_token(command)) return VC_STEP_NEXT;
-    return answer(command, AUTH_FAILURE, "Auth failure.");
+    return mc_binary_answer(command, AUTH_FAILURE, "Auth failure.");
 }
 
 /* Read the numbers in the extras. */
@@ -184,7 +184,7 @@ static void read_extras(const header *is, const char *at, vc_mc_command *command
 }
 
 /* Let a command be what its form is. */
-static vc_step finish(const header *is, vc_mc_stream *stream, vc_mc_command *command) {
+static vc_step mc_binary_finish(const header *is, vc_mc_stream *stream, vc_mc_command *command) {
     bool is_edit = is->form->name == VC_MC_APPEND || is->form->name == VC_MC_PREPEND;
     switch (is->form->action) {
     case VC_MC_WRITE:
@@ -202,14 +202,14 @@ static vc_step finish(const header *is, vc_mc_stream *stream, vc_mc_command *com
     case VC_MC_ANSWERING:
         command->closes = is->form->name == VC_MC_QUIT;
         if (is->form->kind & QUIET) return VC_STEP_NEXT;
-        return answer(command, OK, is->opcode == VERSION ? "1.6.18" : "");
+        return mc_binary_answer(command, OK, is->opcode == VERSION ? "1.6.18" : "");
     default:
         return VC_STEP_NEXT;
     }
 }
 
 /* Find out whether a header is as its opcode needs it. */
-static bool read_header(const char *data, header *is) {
+static bool mc_binary_read_header(const char *data, header *is) {
     is->opcode = (uint8_t)data[1];
     is->key = number_at(data + 2, 2);
     is->extras = (uint8_t)data[4];
@@ -233,7 +233,7 @@ vc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, con
     if ((uint8_t)data[0] != REQUEST) return close_silently(length, command);
     stream->base.needed = HEADER_BYTES;
     if (length < HEADER_BYTES) return VC_STEP_MORE;
-    bool is_right = read_header(data, &is);
+    bool is_right = mc_binary_read_header(data, &is);
     bool is_too_large = is.value > config->value_size;
     size_t end = HEADER_BYTES + is.extras + is.key + (is_too_large ? 0 : is.value);
     stream->base.needed = end;
@@ -248,12 +248,12 @@ vc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, con
     command->opcode = is.opcode;
     command->is_too_large = is_too_large;
     memcpy(command->opaque, data + 12, 4);
-    if (!is_right) return refuse(&is, length, command);
+    if (!is_right) return mc_binary_refuse(&is, length, command);
     command->key = (vc_text){at + is.extras, is.key};
     command->value = (vc_text){at + is.extras + is.key, is_too_large ? 0 : is.value};
     command->skipped = is_too_large ? is.value : 0;
     read_extras(&is, at, command);
-    return finish(&is, stream, command);
+    return mc_binary_finish(&is, stream, command);
 }
 
 /* --- Responses ---------------------------------------------------------------------------- */
@@ -283,7 +283,7 @@ static void respond_text(const vc_mc_command *command, vc_out *out, unsigned cod
 }
 
 /* Answer a result that is no success, as memcached does. */
-static void fail(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
+static void mc_binary_fail(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
     static const struct {
         status status;
         const char *text;
@@ -311,7 +311,7 @@ static void fail(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_
 }
 
 /* Answer lines "STAT name text" with a response for each, and an empty one after the last. */
-static void report(const vc_mc_command *command, vc_text lines, vc_out *out) {
+static void mc_binary_report(const vc_mc_command *command, vc_text lines, vc_out *out) {
     const char *at = lines.at, *end = lines.at + lines.length;
     while (at < end) {
         const char *name = (const char *)memchr(at, ' ', (size_t)(end - at)) + 1;
@@ -331,7 +331,7 @@ static void succeed(const vc_mc_command *command, const vc_mc_outcome *outcome, 
     if (outcome->result == VC_MC_TOUCHED) {
         respond(command, out, OK, cas, VC_MC_NONE, &outcome->record.flags, VC_MC_NONE);
     } else if (command->action == VC_MC_REPORT) {
-        report(command, outcome->text, out);
+        mc_binary_report(command, outcome->text, out);
     } else if (command->action == VC_MC_COUNT) {
         put_number(digits, outcome->number, 8);
         respond(command, out, OK, cas, VC_MC_NONE, NULL, (vc_text){digits, 8});
@@ -360,7 +360,7 @@ void vc_mc_reply_binary(const vc_mc_command *command, const vc_mc_outcome *outco
     case VC_MC_MISS:
         if (kind & QUIET) return;
         if (kind & WITH_KEY) respond(command, out, NOT_FOUND, 0, key, NULL, VC_MC_NONE);
-        else fail(command, outcome, out);
+        else mc_binary_fail(command, outcome, out);
         return;
     case VC_MC_STORED:
     case VC_MC_DELETED:
@@ -370,6 +370,6 @@ void vc_mc_reply_binary(const vc_mc_command *command, const vc_mc_outcome *outco
         if (!(kind & QUIET)) succeed(command, outcome, out);
         return;
     default:
-        fail(command, outcome, out);
+        mc_binary_fail(command, outcome, out);
     }
 }

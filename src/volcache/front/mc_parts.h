@@ -113,7 +113,7 @@ typedef struct {
     vc_mc_outcome outcome;
     int64_t started_ns, read_ns, write_ns;
     bool is_hot;            /* the key is to be promoted */
-    bool is_due;            /* see `on_due` */
+    bool has_deferred;            /* see `on_due` */
     uint64_t *absent;       /* the counter of misses to count it in; NULL: none */
 } vc_mc_run;
 

@@ -13,7 +13,7 @@ void vc_mc_add_reply(vc_out *out, const char *head, size_t length, vc_text value
 }
 
 /* Add a line of two parts. */
-static void add_line(vc_out *out, const char *kind, vc_text text) {
+static void mc_replies_add_line(vc_out *out, const char *kind, vc_text text) {
     if (text.length > VC_MC_TEXT_BYTES_MAX) text.length = VC_MC_TEXT_BYTES_MAX;
     vc_mc_add_reply(out, kind, strlen(kind), text, "\r\n");
 }
@@ -48,10 +48,10 @@ static void add_result(const vc_mc_outcome *outcome, vc_mc_result result, vc_out
         [VC_MC_BAD_KEY] = "CLIENT_ERROR ",
     };
     bool has_text = result == VC_MC_FAILED || result == VC_MC_FORBIDDEN || result == VC_MC_BAD_KEY;
-    add_line(out, LINES[result], has_text ? outcome->text : VC_MC_NONE);
+    mc_replies_add_line(out, LINES[result], has_text ? outcome->text : VC_MC_NONE);
 }
 
-static void add_value(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
+static void mc_replies_add_value(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
     char head[VC_MC_REPLY_BYTES], *to = vc_mc_put_text(head, "VALUE ");
     to = vc_mc_copy(to, command->key.at, command->key.length);
     *to++ = ' ';
@@ -83,17 +83,17 @@ void vc_mc_reply_text(const vc_mc_command *command, const vc_mc_outcome *outcome
     char digits[DIGITS];
     if (command->is_silent) return;
     if (command->action == VC_MC_ANSWERING) {
-        if (command->answer) add_line(out, command->answer, VC_MC_NONE);
+        if (command->answer) mc_replies_add_line(out, command->answer, VC_MC_NONE);
     } else if (result == VC_MC_HIT) {
-        add_value(command, outcome, out);
+        mc_replies_add_value(command, outcome, out);
     } else if (result == VC_MC_MISS) {
-        if (command->is_last) add_line(out, "END", VC_MC_NONE);
+        if (command->is_last) mc_replies_add_line(out, "END", VC_MC_NONE);
     } else if (result == VC_MC_STORED && command->action == VC_MC_COUNT) {
-        add_line(out, "", number_text(digits, outcome->number));
+        mc_replies_add_line(out, "", number_text(digits, outcome->number));
     } else if (reports && result == VC_MC_OK) {
         add_report(command, outcome->text, out);
     } else if (reports && result == VC_MC_NOT_FOUND) {
-        add_line(out, "ERROR", VC_MC_NONE);
+        mc_replies_add_line(out, "ERROR", VC_MC_NONE);
     } else {
         add_result(outcome, result, out);
     }

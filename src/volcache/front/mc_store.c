@@ -24,7 +24,7 @@ static vc_step end(vc_mc_run *run, vc_mc_result result) {
     return VC_STEP_NEXT;
 }
 
-static vc_step refuse(vc_mc_run *run, vc_mc_result result, const char *text) {
+static vc_step mc_store_refuse(vc_mc_run *run, vc_mc_result result, const char *text) {
     end(run, result);
     run->outcome.text = (vc_text){text, strlen(text)};
     return REFUSED;
@@ -82,14 +82,14 @@ static vc_step ask(vc_mc_run *run, vc_mc_asked *asked) {
 }
 
 /* Have room for a reply and `more` bytes. */
-static vc_step reserve(vc_mc_run *run, size_t more) {
+static vc_step mc_store_reserve(vc_mc_run *run, size_t more) {
     vc_out *out = run->out;
     size_t room = VC_MC_REPLY_BYTES + more;
     if (out->room - out->used >= room) return VC_STEP_NEXT;
     if (out->used) return VC_STEP_FLUSH;
     if (!config_of(run)->ask) return VC_STEP_CALL;
     char *at = realloc(out->at, room);
-    if (!at) return refuse(run, VC_MC_FAILED, "out of memory");
+    if (!at) return mc_store_refuse(run, VC_MC_FAILED, "out of memory");
     out->at = at;
     out->room = room;
     return VC_STEP_NEXT;
@@ -103,7 +103,7 @@ static vc_step ask_record(vc_mc_run *run, bool counts, size_t extra) {
     vc_mc_asked asked = {.question = counts ? VC_MC_ASK_GET : VC_MC_ASK_STAT};
     vc_step step = ask(run, &asked);
     if (step != VC_STEP_NEXT || run->outcome.result != VC_MC_HIT) return step;
-    if ((step = reserve(run, asked.text.length + extra)) != VC_STEP_NEXT) return step;
+    if ((step = mc_store_reserve(run, asked.text.length + extra)) != VC_STEP_NEXT) return step;
     run->outcome.record = asked.record;
     run->outcome.record.key = key_of(run);
     run->outcome.is_copy = asked.is_copy;
@@ -156,7 +156,7 @@ static vc_step read_record(vc_mc_run *run, const vc_lookup *at, bool is_read, si
     if (status == VC_COLD) return read_later(run, at);
     functions->end_read(config->core);
     if (status != VC_OK) return ask_record(run, is_read, extra);
-    vc_marks_prefetch(config->reads, record->stored_us);
+    vc_recent_prefetch(config->reads, record->stored_us);
     run->read_ns = vc_monotonic_ns() - run->started_ns;
     run->outcome.has_record = !record->expires_ms || (int64_t)record->expires_ms > now_ms(run);
     /* A copy of it has expired, too. */
@@ -174,7 +174,7 @@ static vc_copy_use find_copy(const vc_mc_run *run) {
 
 /* Find the record of the key, with room for `extra` bytes after its value. If it `counts`, this is
  * a read of it. */
-static vc_step find(vc_mc_run *run, bool counts, size_t extra) {
+static vc_step mc_store_find(vc_mc_run *run, bool counts, size_t extra) {
     const vc_mc_config *config = config_of(run);
     const vc_core_functions *functions = config->functions;
     const uint8_t *key = key_of(run);
@@ -188,7 +188,7 @@ static vc_step find(vc_mc_run *run, bool counts, size_t extra) {
                         : functions->peek(config->core, key, length, &at);
     if (!is_there && find_copy(run) != VC_NO_COPY) return ask_record(run, counts, extra);
     if (!is_there) return find_absent(run, counts, !counts, extra);
-    vc_step step = reserve(run, at.size + extra);
+    vc_step step = mc_store_reserve(run, at.size + extra);
     if (step == VC_STEP_NEXT) return read_record(run, &at, counts, extra);
     functions->end_read(config->core);
     return step;
@@ -231,19 +231,19 @@ static vc_step put_later(const vc_mc_run *run, const vc_put *put) {
 }
 
 /* Append a record. What the core cannot do alone, such as beginning a volume, is done by Python. */
-static vc_step append(vc_mc_run *run, vc_put *put) {
+static vc_step mc_store_append(vc_mc_run *run, vc_put *put) {
     const vc_mc_config *config = config_of(run);
     vc_mc_asked asked = {.put = put};
     asked.question = put->record.stored_us ? VC_MC_ASK_TOUCH : VC_MC_ASK_PUT;
     put->ring = VC_RING_UNKNOWN;
     if (run->stream->is_put) *put = run->stream->base.put;
     else put->status = config->functions->put(config->core, put);
-    if (put->status == VC_TOGETHER && !needs_lock(config, run->command) && !config->ask)
+    if (put->status == VC_GROUPED && !needs_lock(config, run->command) && !config->ask)
         return put_later(run, put);
     if (put->status == VC_OK) {
         drop_copies(run);
         run->write_ns = put->took_ns;
-        run->is_due = put->is_due;
+        run->has_deferred = put->has_deferred;
         run->outcome.record = put->record;
     } else {
         vc_step step = ask(run, &asked);
@@ -273,7 +273,7 @@ static vc_step erase(vc_mc_run *run, bool *existed) {
     }
     drop_copies(run);
     if (put.started_ns) run->write_ns = put.took_ns;
-    run->is_due = put.started_ns && put.is_due;
+    run->has_deferred = put.started_ns && put.has_deferred;
     return VC_STEP_NEXT;
 }
 
@@ -306,7 +306,7 @@ static vc_step store(vc_mc_run *run, vc_text value, int64_t exptime) {
     vc_put put = put_of(run, value);
     vc_step step;
     if (get_expiry(run, exptime, &put.record.expires_ms)) {
-        if ((step = append(run, &put)) != VC_STEP_NEXT) return step;
+        if ((step = mc_store_append(run, &put)) != VC_STEP_NEXT) return step;
     } else {
         if ((step = erase(run, &existed)) != VC_STEP_NEXT) return step;
         run->outcome.has_record = false;
@@ -327,7 +327,7 @@ static vc_step rewrite(vc_mc_run *run, const vc_record *changed, const uint8_t *
         .key = key_of(run),
         .value = value,
     };
-    return append(run, &put);
+    return mc_store_append(run, &put);
 }
 
 /* Set when the record that was found expires. It stays the same version. */
@@ -348,7 +348,7 @@ static vc_step touch_found(vc_mc_run *run) {
 static vc_step check_key(vc_mc_run *run) {
     const char *reason = vc_mc_refuse_key(run->command->key, config_of(run)->key_size,
                                           run->mc->reason);
-    return reason ? refuse(run, VC_MC_BAD_KEY, reason) : VC_STEP_NEXT;
+    return reason ? mc_store_refuse(run, VC_MC_BAD_KEY, reason) : VC_STEP_NEXT;
 }
 
 /* --- Gets --------------------------------------------------------------------------------- */
@@ -356,18 +356,18 @@ static vc_step check_key(vc_mc_run *run) {
 /* Tell of the record, and note that it was read. `before_ms`: when it expired before. */
 static void note_read(vc_mc_run *run, uint64_t before_ms) {
     vc_mc_outcome *outcome = &run->outcome;
-    vc_marks *reads = config_of(run)->reads;
+    vc_recent *reads = config_of(run)->reads;
     uint64_t version = outcome->record.stored_us;
     uint32_t read = 0;
     if (!run->mc->second) run->mc->second = now_ms(run) / 1000;
     int64_t second = run->mc->second;
     if (run->command->form == VC_MC_META) {
-        bool was_read = vc_marks_get(reads, version, &read);
+        bool was_read = vc_recent_get(reads, version, &read);
         outcome->idle = !was_read ? -1 : second > read ? second - read : 0;
         bool is_before = run->command->wants_earlier_ttl;
         outcome->ttl_ms = ttl_of(run, is_before ? before_ms : outcome->record.expires_ms);
     }
-    if (!run->command->is_peek && version) vc_marks_put(reads, version, (uint32_t)second);
+    if (!run->command->is_peek && version) vc_recent_put(reads, version, (uint32_t)second);
 }
 
 /* Store an empty value, which the client has won the right to replace. */
@@ -377,7 +377,7 @@ static vc_step vivify(vc_mc_run *run) {
     step = store(run, (vc_text){"", 0}, run->command->initial_exptime);
     if (step != VC_STEP_NEXT) return step;
     if (run->outcome.has_record)
-        vc_marks_put(config_of(run)->won, run->outcome.record.stored_us, 0);
+        vc_recent_put(config_of(run)->won, run->outcome.record.stored_us, 0);
     run->outcome.result = VC_MC_HIT;
     run->outcome.token = 'W';
     run->outcome.value = (uint8_t *)run->out->at + run->out->used;
@@ -387,26 +387,26 @@ static vc_step vivify(vc_mc_run *run) {
 }
 
 /* Find out who has the right to replace the record, and perhaps win it. */
-static void decide(vc_mc_run *run, uint64_t before_ms) {
+static void mc_store_decide(vc_mc_run *run, uint64_t before_ms) {
     const vc_mc_command *command = run->command;
-    vc_marks *won = config_of(run)->won;
+    vc_recent *won = config_of(run)->won;
     uint64_t version = run->outcome.record.stored_us;
     uint32_t number;
-    if (vc_marks_get(won, version, &number)) {
+    if (vc_recent_get(won, version, &number)) {
         run->outcome.token = 'Z';
     } else if (command->has_recache) {
         uint64_t expires_ms =
             command->is_recache_late ? run->outcome.record.expires_ms : before_ms;
         int64_t ttl_ms = ttl_of(run, expires_ms);
         if (ttl_ms < 0 || (ttl_ms + 999) / 1000 * 1000 >= ms_until(run, command->recache)) return;
-        vc_marks_put(won, version, 0);
+        vc_recent_put(won, version, 0);
         run->outcome.token = 'W';
     }
 }
 
-static vc_step get(vc_mc_run *run) {
+static vc_step mc_store_get(vc_mc_run *run) {
     const vc_mc_command *command = run->command;
-    vc_step step = find(run, command->wants_value || command->has_exptime, 0);
+    vc_step step = mc_store_find(run, command->wants_value || command->has_exptime, 0);
     if (step != VC_STEP_NEXT) return step;
     if (!run->outcome.has_record && command->creates) return vivify(run);
     if (!run->outcome.has_record) return end(run, VC_MC_MISS);
@@ -414,7 +414,7 @@ static vc_step get(vc_mc_run *run) {
     if (command->has_exptime && (step = touch_found(run)) != VC_STEP_NEXT) return step;
     run->outcome.result = VC_MC_HIT;
     run->outcome.has_record = true;
-    if (command->form == VC_MC_META) decide(run, before_ms);
+    if (command->form == VC_MC_META) mc_store_decide(run, before_ms);
     note_read(run, before_ms);
     /* Who holds the lock promotes nothing. */
     vc_copies *copies = config_of(run)->copies;
@@ -432,7 +432,7 @@ static vc_step edit(vc_mc_run *run) {
     const vc_mc_command *command = run->command;
     vc_mc_outcome *outcome = &run->outcome;
     vc_text added = command->value;
-    vc_step step = find(run, true, added.length);
+    vc_step step = mc_store_find(run, true, added.length);
     if (step != VC_STEP_NEXT) return step;
     if (!outcome->has_record && command->creates)
         return store(run, added, command->initial_exptime);
@@ -451,7 +451,7 @@ static vc_step edit(vc_mc_run *run) {
     return step;
 }
 
-static vc_step put(vc_mc_run *run) {
+static vc_step mc_store_put(vc_mc_run *run) {
     const vc_mc_command *command = run->command;
     vc_step step = check_key(run);
     bool existed;
@@ -464,7 +464,7 @@ static vc_step put(vc_mc_run *run) {
     if (command->mode == VC_MC_APPEND || command->mode == VC_MC_PREPEND) return edit(run);
     if (command->mode == VC_MC_SET && !command->cas)
         return store(run, command->value, command->exptime);
-    if ((step = find(run, false, 0)) != VC_STEP_NEXT) return step;
+    if ((step = mc_store_find(run, false, 0)) != VC_STEP_NEXT) return step;
     bool is_there = run->outcome.has_record;
     if (!is_there && command->cas) return end(run, VC_MC_NOT_FOUND);
     if (!is_there && command->mode == VC_MC_REPLACE) return end(run, VC_MC_NOT_STORED);
@@ -506,10 +506,10 @@ static vc_step store_number(vc_mc_run *run, uint64_t number) {
     uint32_t mark;
     if (step != VC_STEP_NEXT || is_longer) return step;
     /* As in memcached, which changes the number in place. */
-    vc_marks *const marks[] = {config_of(run)->won, config_of(run)->reads};
+    vc_recent *const marks[] = {config_of(run)->won, config_of(run)->reads};
     for (int i = 0; i < 2; i++)
-        if (vc_marks_get(marks[i], found.stored_us, &mark))
-            vc_marks_put(marks[i], outcome->record.stored_us, mark);
+        if (vc_recent_get(marks[i], found.stored_us, &mark))
+            vc_recent_put(marks[i], outcome->record.stored_us, mark);
     return step;
 }
 
@@ -519,7 +519,7 @@ static vc_step count(vc_mc_run *run) {
     uint64_t number;
     vc_step step = check_key(run);
     if (step != VC_STEP_NEXT) return command->creates ? step : end(run, VC_MC_NOT_FOUND);
-    if ((step = find(run, true, DIGITS_MAX)) != VC_STEP_NEXT) return step;
+    if ((step = mc_store_find(run, true, DIGITS_MAX)) != VC_STEP_NEXT) return step;
     if (!outcome->has_record && command->creates) return start_counting(run);
     if (!outcome->has_record) return end(run, VC_MC_NOT_FOUND);
     if (!outcome->record.length) return end(run, VC_MC_NON_NUMERIC);
@@ -541,7 +541,7 @@ static vc_step count(vc_mc_run *run) {
 /* --- All others --------------------------------------------------------------------------- */
 
 static vc_step touch(vc_mc_run *run) {
-    vc_step step = find(run, true, 0);
+    vc_step step = mc_store_find(run, true, 0);
     if (step != VC_STEP_NEXT) return step;
     if (!run->outcome.has_record) return end(run, VC_MC_NOT_FOUND);
     if ((step = touch_found(run)) != VC_STEP_NEXT) return step;
@@ -554,7 +554,7 @@ static vc_step touch(vc_mc_run *run) {
 static vc_step delete(vc_mc_run *run) {
     uint64_t cas = run->command->cas;
     bool existed = false;
-    vc_step step = cas ? find(run, false, 0) : VC_STEP_NEXT;
+    vc_step step = cas ? mc_store_find(run, false, 0) : VC_STEP_NEXT;
     if (step != VC_STEP_NEXT) return step;
     if (cas && !run->outcome.has_record) return end(run, VC_MC_NOT_FOUND);
     if (cas && cas != run->outcome.record.stored_us) return end(run, VC_MC_EXISTS);
@@ -568,12 +568,12 @@ static vc_step flush_all(vc_mc_run *run) {
 
 /* Answer statistics, or the list of instances. A response of the binary protocol has 16 bytes
  * more than a line, which has at least 8. */
-static vc_step report(vc_mc_run *run) {
+static vc_step mc_store_report(vc_mc_run *run) {
     vc_mc_asked asked = {.value = run->command->value};
     asked.question =
         run->command->action == VC_MC_REPORT ? VC_MC_ASK_STATS : VC_MC_ASK_CONFIG;
     vc_step step = ask(run, &asked);
-    return step == VC_STEP_NEXT ? reserve(run, 3 * asked.text.length) : step;
+    return step == VC_STEP_NEXT ? mc_store_reserve(run, 3 * asked.text.length) : step;
 }
 
 static vc_step login(vc_mc_run *run) {
@@ -586,15 +586,15 @@ static vc_step login(vc_mc_run *run) {
     return VC_STEP_NEXT;
 }
 
-static vc_step answer(vc_mc_run *run) {
+static vc_step mc_store_answer(vc_mc_run *run) {
     return end(run, run->command->is_error ? VC_MC_ERROR : VC_MC_OK);
 }
 
 vc_step vc_mc_run_command(vc_mc_run *run) {
     static vc_step (*const ACTIONS[])(vc_mc_run *) = {
-        [VC_MC_READ] = get,          [VC_MC_WRITE] = put,        [VC_MC_COUNT] = count,
-        [VC_MC_TOUCHING] = touch,    [VC_MC_REMOVE] = delete,    [VC_MC_ANSWERING] = answer,
-        [VC_MC_FLUSHING] = flush_all, [VC_MC_REPORT] = report,   [VC_MC_LISTING] = report,
+        [VC_MC_READ] = mc_store_get,          [VC_MC_WRITE] = mc_store_put,        [VC_MC_COUNT] = count,
+        [VC_MC_TOUCHING] = touch,    [VC_MC_REMOVE] = delete,    [VC_MC_ANSWERING] = mc_store_answer,
+        [VC_MC_FLUSHING] = flush_all, [VC_MC_REPORT] = mc_store_report,   [VC_MC_LISTING] = mc_store_report,
         [VC_MC_LOGIN] = login,
     };
     const vc_mc_config *config = config_of(run);

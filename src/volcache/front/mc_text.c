@@ -11,7 +11,7 @@ enum {
 
 #define BAD_EXPTIME "CLIENT_ERROR invalid exptime argument"
 
-static vc_step answer(vc_mc_command *command, const char *text) {
+static vc_step mc_text_answer(vc_mc_command *command, const char *text) {
     command->action = VC_MC_ANSWERING;
     command->form = VC_MC_TEXT;
     command->answer = text;
@@ -20,11 +20,11 @@ static vc_step answer(vc_mc_command *command, const char *text) {
 
 static vc_step answer_error(vc_mc_command *command, const char *text) {
     command->is_error = true;
-    return answer(command, text);
+    return mc_text_answer(command, text);
 }
 
 /* Bytes that are used, although no command is whole. */
-static vc_step use(vc_mc_stream *stream, vc_mc_command *command, size_t length) {
+static vc_step mc_text_use(vc_mc_stream *stream, vc_mc_command *command, size_t length) {
     command->used = length;
     stream->base.needed = 1;
     return VC_STEP_MORE;
@@ -39,8 +39,8 @@ static vc_step want(vc_mc_stream *stream, vc_mc_command *command, size_t needed)
 /* --- Values ------------------------------------------------------------------------------- */
 
 /* Add the value, which follows the line of a command. `error`: it is skipped, and this answered. */
-static vc_step add_value(vc_mc_stream *stream, const char *data, size_t length, uint64_t bytes,
-                         const char *error, const char *bad_chunk, vc_mc_command *command) {
+static vc_step mc_text_add_value(vc_mc_stream *stream, const char *data, size_t length, uint64_t bytes,
+                                 const char *error, const char *bad_chunk, vc_mc_command *command) {
     size_t line_end = command->used;
     if (error || command->is_too_large) {
         command->skipped = bytes + 2;
@@ -74,9 +74,9 @@ static vc_step parse_credentials(vc_mc_stream *stream, const char *data, size_t 
     if (count < 5 || !vc_mc_read_unsigned(words[4], INT64_MAX, &bytes))
         return answer_error(command, "CLIENT_ERROR unauthenticated");
     bool is_long = bytes > CREDENTIALS_BYTES_MAX;
-    vc_step step = add_value(stream, data, length, bytes,
-                                is_long ? "CLIENT_ERROR bad authentication token format" : NULL,
-                                "CLIENT_ERROR bad command line termination", command);
+    vc_step step = mc_text_add_value(stream, data, length, bytes,
+                                        is_long ? "CLIENT_ERROR bad authentication token format" : NULL,
+                                        "CLIENT_ERROR bad command line termination", command);
     return step == VC_STEP_NEXT && !command->is_error ? read_credentials(command) : step;
 }
 
@@ -105,7 +105,7 @@ static const char *read_put(const vc_text *words, vc_mc_command *command) {
     return NULL;
 }
 
-static const char *read_count(const vc_text *words, vc_mc_command *command) {
+static const char *mc_text_read_count(const vc_text *words, vc_mc_command *command) {
     const char *error = read_key(words[1], command);
     command->is_decrement = command->name == VC_MC_DECR;
     if (error) return error;
@@ -173,8 +173,8 @@ typedef struct {
 
 static const form FORMS[] = {
     {VC_MC_SET, VC_MC_WRITE, 5, 5, 1, read_put, NULL},
-    {VC_MC_INCR, VC_MC_COUNT, 3, 3, 1, read_count, NULL},
-    {VC_MC_DECR, VC_MC_COUNT, 3, 3, 1, read_count, NULL},
+    {VC_MC_INCR, VC_MC_COUNT, 3, 3, 1, mc_text_read_count, NULL},
+    {VC_MC_DECR, VC_MC_COUNT, 3, 3, 1, mc_text_read_count, NULL},
     {VC_MC_ADD, VC_MC_WRITE, 5, 5, 1, read_put, NULL},
     {VC_MC_REPLACE, VC_MC_WRITE, 5, 5, 1, read_put, NULL},
     {VC_MC_APPEND, VC_MC_WRITE, 5, 5, 1, read_put, NULL},
@@ -220,7 +220,7 @@ static vc_step parse_meta(const vc_mc_config *config, vc_mc_stream *stream, cons
     if (!vc_mc_read_unsigned(*size, INT64_MAX, &bytes))
         return answer_error(command, VC_MC_BAD_FORMAT);
     command->is_too_large = bytes > config->value_size;
-    return add_value(stream, data, length, bytes, error, VC_MC_BAD_CHUNK, command);
+    return mc_text_add_value(stream, data, length, bytes, error, VC_MC_BAD_CHUNK, command);
 }
 
 /* Make the command of a line of 24 words at most. `command->used` is its end. */
@@ -249,7 +249,7 @@ static vc_step parse_words(const vc_mc_config *config, vc_mc_stream *stream, con
     const char *error = is->read ? is->read(words, command) : NULL;
     if (!has_value) return error ? answer_error(command, error) : VC_STEP_NEXT;
     command->is_too_large = bytes > config->value_size;
-    return add_value(stream, data, length, bytes, error, VC_MC_BAD_CHUNK, command);
+    return mc_text_add_value(stream, data, length, bytes, error, VC_MC_BAD_CHUNK, command);
 }
 
 /* --- Gets --------------------------------------------------------------------------------- */
@@ -271,7 +271,7 @@ static vc_step begin_series(vc_mc_stream *stream, vc_mc_name name, size_t used,
     stream->has_keys = false;
     stream->exptime = 0;
     stream->scanned = 0;
-    return use(stream, command, used);
+    return mc_text_use(stream, command, used);
 }
 
 /* Begin a get whose line is whole, with the words at `at`: if a key is too long, none is read. */
@@ -297,13 +297,13 @@ static vc_step end_series(vc_mc_stream *stream, const char *data, size_t used, c
     command->skips_line = !used || data[used - 1] != '\n';
     if (error) return answer_error(command, error);
     command->is_uncounted = stream->has_keys;
-    return answer(command, "END");
+    return mc_text_answer(command, "END");
 }
 
 /* Find the end of the word that begins at `data`: NEXT if it is there, with where the line ends if
  * it does there, otherwise 0. */
-static vc_step find_end(vc_mc_stream *stream, const char *data, size_t length, size_t most,
-                        size_t *end, size_t *line_end, vc_mc_command *command) {
+static vc_step mc_text_find_end(vc_mc_stream *stream, const char *data, size_t length, size_t most,
+                                size_t *end, size_t *line_end, vc_mc_command *command) {
     size_t at = 0;
     *line_end = 0;
     while (at < length && at <= most + 1 && data[at] != ' ' && data[at] != '\n') at++;
@@ -335,7 +335,7 @@ static vc_step read_time(vc_mc_stream *stream, const char *data, size_t end, siz
                          vc_mc_command *command) {
     stream->awaits_time = false;
     if (vc_mc_read_signed((vc_text){data, end}, &stream->exptime))
-        return use(stream, command, end);
+        return mc_text_use(stream, command, end);
     return end_series(stream, data, line_end ? line_end : end, BAD_EXPTIME, command);
 }
 
@@ -345,9 +345,9 @@ static vc_step parse_key(vc_mc_stream *stream, const char *data, size_t length,
     size_t end, line_end, spaces = 0;
     bool is_last = true, has_time = stream->series == VC_MC_GAT || stream->series == VC_MC_GATS;
     while (spaces < length && data[spaces] == ' ') spaces++;
-    if (spaces) return use(stream, command, spaces);
+    if (spaces) return mc_text_use(stream, command, spaces);
     size_t most = stream->awaits_time ? DIGITS_MAX : VC_MC_KEY_BYTES;
-    if (find_end(stream, data, length, most, &end, &line_end, command) == VC_STEP_MORE)
+    if (mc_text_find_end(stream, data, length, most, &end, &line_end, command) == VC_STEP_MORE)
         return VC_STEP_MORE;
     if (!end) {
         bool is_bad = !stream->has_keys && (!has_time || stream->awaits_time);

@@ -20,7 +20,7 @@ char *vc_mc_put_text(char *to, const char *text) { return vc_mc_copy(to, text, s
 static bool is_white(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 /* Read a sign and a number, which ends at the end of the text, at white space or at a NUL byte. */
-static bool read_number(vc_text word, bool *is_negative, uint64_t *number) {
+static bool mc_words_read_number(vc_text word, bool *is_negative, uint64_t *number) {
     const char *at = word.at, *end = word.at + word.length;
     while (at < end && is_white(*at)) at++;
     *is_negative = at < end && *at == '-';
@@ -37,14 +37,14 @@ static bool read_number(vc_text word, bool *is_negative, uint64_t *number) {
 
 bool vc_mc_read_unsigned(vc_text word, uint64_t largest, uint64_t *number) {
     bool is_negative;
-    return read_number(word, &is_negative, number) && *number <= largest &&
+    return mc_words_read_number(word, &is_negative, number) && *number <= largest &&
            !(is_negative && *number);
 }
 
 bool vc_mc_read_signed(vc_text word, int64_t *number) {
     bool is_negative;
     uint64_t size;
-    if (!read_number(word, &is_negative, &size)) return false;
+    if (!mc_words_read_number(word, &is_negative, &size)) return false;
     if (size > (uint64_t)INT64_MAX + is_negative) return false;
     *number = is_negative ? (int64_t)-size : (int64_t)size;
     return true;

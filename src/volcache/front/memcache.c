@@ -161,7 +161,7 @@ static void reply(const vc_mc_run *run) {
 }
 
 /* Reply to a command that is executed, and do what follows. */
-static void finish(const vc_mc_run *run) {
+static void memcache_finish(const vc_mc_run *run) {
     const vc_mc_config *config = &run->mc->config;
     const vc_out *out = run->out;
     size_t before = out->used;
@@ -173,7 +173,7 @@ static void finish(const vc_mc_run *run) {
     if (run->is_hot)
         config->on_hot(config->context, (const uint8_t *)run->command->key.at,
                        run->command->key.length, &run->outcome.record);
-    if (run->is_due) config->on_due(config->context);
+    if (run->has_deferred) config->on_due(config->context);
     end_command(run->stream, run->command, run->outcome.result);
 }
 
@@ -184,7 +184,7 @@ static vc_step execute(vc_mc_run *run) {
     else step = vc_mc_run_command(run);
     if (step == VC_STEP_NEXT || step == VC_STEP_CALL) stream->is_warm = stream->is_put = false;
     if (step != VC_STEP_NEXT) return step;
-    finish(run);
+    memcache_finish(run);
     return VC_STEP_NEXT;
 }
 
@@ -238,8 +238,8 @@ static bool execute_sets(const vc_mc_run *first, const char *data, size_t length
         run.outcome = (vc_mc_outcome){.result = VC_MC_STORED, .has_record = true};
         run.outcome.record = puts[i].record;
         run.write_ns = puts[i].took_ns;
-        run.is_due = puts[i].is_due;
-        finish(&run);
+        run.has_deferred = puts[i].has_deferred;
+        memcache_finish(&run);
         *used += run.command->used;
     }
     return made;

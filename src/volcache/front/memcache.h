@@ -29,7 +29,7 @@
 #include "copies.h"
 #include "functions.h"
 #include "log.h"
-#include "marks.h"
+#include "recent.h"
 #include "protocol.h"
 #include "request.h"
 
@@ -120,7 +120,7 @@ typedef struct {
     vc_core *core;
     const vc_core_functions *functions;
     const vc_mc_clocks *clocks;
-    vc_marks *reads, *won;
+    vc_recent *reads, *won;
     vc_copies *copies;          /* NULL: there is no hot tier */
     size_t key_size;            /* of a value that is stored, at most */
     uint64_t value_size;

@@ -5,22 +5,22 @@ from libc.stdlib cimport malloc
 
 
 cdef class Marks:
-    cdef vc_marks *marks
+    cdef vc_recent *marks
 
     def __cinit__(self, size_t count):
-        self.marks = vc_marks_new(count)
+        self.marks = vc_recent_new(count)
         if self.marks is NULL:
             raise MemoryError("no memory for marks")
 
     def __dealloc__(self):
-        vc_marks_free(self.marks)
+        vc_recent_free(self.marks)
 
     def put(self, uint64_t version, uint32_t number):
-        vc_marks_put(self.marks, version, number)
+        vc_recent_put(self.marks, version, number)
 
     def get(self, uint64_t version):
         cdef uint32_t number
-        return number if vc_marks_get(self.marks, version, &number) else None
+        return number if vc_recent_get(self.marks, version, &number) else None
 
 
 cdef int64_t native_store_us(void *context) noexcept nogil:
@@ -279,7 +279,7 @@ cdef void on_command_due(void *context) noexcept with gil:
     try:
         store = (<Commands>context).facts.store
         with store.lock:
-            store.catch_up()
+            store.run_deferred()
     except BaseException as error:
         (<Commands>context).failure = error
 

@@ -47,7 +47,7 @@ void vc_news_end(vc_news *news) {
     pthread_mutex_unlock(&news->mutex);
 }
 
-bool vc_news_take_due(vc_news *news) { return atomic_exchange(&news->is_due, false); }
+bool vc_news_take_due(vc_news *news) { return atomic_exchange(&news->has_deferred, false); }
 
 bool vc_news_take_full(vc_news *news) { return atomic_exchange(&news->is_full, false); }
 
@@ -80,5 +80,5 @@ void vc_report_hot(void *reporter, const uint8_t *key, size_t length, const vc_r
 
 void vc_report_due(void *reporter) {
     vc_news *news = ((vc_reporter *)reporter)->news;
-    if (!atomic_exchange(&news->is_due, true)) vc_news_tell(news);
+    if (!atomic_exchange(&news->has_deferred, true)) vc_news_tell(news);
 }

@@ -22,7 +22,7 @@ typedef struct {
     pthread_cond_t told, taken;
     bool has_news;
     uint64_t times_taken;
-    atomic_bool is_due, is_full;
+    atomic_bool has_deferred, is_full;
 } vc_news;
 
 /* Of one loop; zero at first, except `news`. */

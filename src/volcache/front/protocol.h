@@ -24,7 +24,7 @@
  *              keeping it (`stream->verifies`), and calls `end_read`. Then the caller calls again
  *              with the same data; `stream->waited` is VC_WAITED_DISK and `stream->status` says how
  *              the read ended.
- *   TOGETHER   The caller owns `stream->put`: a thread makes it (`put_together`). Then as for DISK,
+ *   TOGETHER   The caller owns `stream->put`: a thread makes it (`group_commit`). Then as for DISK,
  *              with the result in stream->put.status. The value is part of `data`, unless it has
  *              no bytes, and moves with it.
  *   HOT        memcached is to be asked for `stream->item`. Then as for DISK, with VC_WAITED_HOT

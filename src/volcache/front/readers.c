@@ -84,7 +84,7 @@ typedef struct {
     size_t room;
 } scratch;
 
-static bool make_room(scratch *to, size_t size) {
+static bool readers_make_room(scratch *to, size_t size) {
     if (size <= to->room) return true;
     free(to->at);
     to->room = (size + 65535) & ~(size_t)65535;
@@ -101,7 +101,7 @@ static int64_t run(vc_readers *readers, vc_job *job, scratch *to) {
     job->status = VC_NO_MEMORY;
     if (job->work)
         job->work(job, readers->core, readers->functions);
-    else if (make_room(to, job->at.size))
+    else if (readers_make_room(to, job->at.size))
         job->status = readers->functions->read(readers->core, job->key, job->key_length, &job->at,
                                                to->at, job->at.size, NULL, 0, &record);
     if (!job->keeps_read) readers->functions->end_read(readers->core);
@@ -125,7 +125,7 @@ static vc_job *take_next(vc_readers *readers) {
     return job;
 }
 
-static void count_read(vc_readers *readers, int64_t read_ns) {
+static void readers_count_read(vc_readers *readers, int64_t read_ns) {
     if (read_ns <= QUICK_NS) readers->slowness -= readers->slowness > 0;
     else if (readers->slowness < READS_KEPT) readers->slowness++;
 }
@@ -142,7 +142,7 @@ static void *read_jobs(void *context) {
         pthread_mutex_unlock(&readers->mutex);
         int64_t read_ns = run(readers, job, &own);
         pthread_mutex_lock(&readers->mutex);
-        count_read(readers, read_ns);
+        readers_count_read(readers, read_ns);
         end_job(readers, owner);
     }
     pthread_mutex_unlock(&readers->mutex);
@@ -152,12 +152,12 @@ static void *read_jobs(void *context) {
 
 /* --- The thread that stores values ------------------------------------------------------- */
 
-/* Wait for puts, with the mutex; return how many there are, at most VC_PUTS_TOGETHER. */
+/* Wait for puts, with the mutex; return how many there are, at most VC_GROUP_PUTS_MAX. */
 static size_t wait_for_puts(vc_readers *readers, vc_put **puts) {
     size_t count = 0;
     while (!readers->puts.first && !readers->is_stopped)
         pthread_cond_wait(&readers->more_puts, &readers->mutex);
-    for (vc_job *job = readers->puts.first; job && count < VC_PUTS_TOGETHER; job = job->next)
+    for (vc_job *job = readers->puts.first; job && count < VC_GROUP_PUTS_MAX; job = job->next)
         puts[count++] = job->put;
     return count;
 }
@@ -174,12 +174,12 @@ static void end_put(vc_readers *readers) {
 
 static void *store_puts(void *context) {
     vc_readers *readers = context;
-    vc_put *puts[VC_PUTS_TOGETHER];
+    vc_put *puts[VC_GROUP_PUTS_MAX];
     size_t count;
     pthread_mutex_lock(&readers->mutex);
     while ((count = wait_for_puts(readers, puts))) {
         pthread_mutex_unlock(&readers->mutex);
-        count = readers->functions->put_together(readers->core, puts, count);
+        count = readers->functions->group_commit(readers->core, puts, count);
         pthread_mutex_lock(&readers->mutex);
         while (count--) end_put(readers);
     }

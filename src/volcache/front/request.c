@@ -104,7 +104,7 @@ static inline bool is_all(const char *at, const char *end, unsigned class) {
     return true;
 }
 
-static bool is_text(vc_text text, const char *other) {
+static bool request_is_text(vc_text text, const char *other) {
     size_t length = strlen(other);
     return text.length == length && !strncasecmp(text.at, other, length);
 }
@@ -112,7 +112,7 @@ static bool is_text(vc_text text, const char *other) {
 /* --- Refusals ------------------------------------------------------------------------ */
 
 __attribute__((format(printf, 3, 4)))
-static vc_head refuse(vc_request *request, int status, const char *format, ...) {
+static vc_head request_refuse(vc_request *request, int status, const char *format, ...) {
     va_list values;
     va_start(values, format);
     request->status = status;
@@ -122,8 +122,8 @@ static vc_head refuse(vc_request *request, int status, const char *format, ...) 
 }
 
 static vc_head refuse_line(vc_request *request) {
-    return refuse(request, 400,
-                  "bad request: a line ends without CR LF; allowed is CR LF after each line");
+    return request_refuse(request, 400,
+                          "bad request: a line ends without CR LF; allowed is CR LF after each line");
 }
 
 /* --- The request line ----------------------------------------------------------------- */
@@ -141,8 +141,8 @@ static bool parse_method(vc_request *request, vc_text text) {
 
 static vc_head parse_target(vc_request *request, const char *at, const char *end) {
     if (at < end && *at == '*' && end - at == 1) {
-        if (!is_text(request->method_text, "OPTIONS"))
-            return refuse(request, 400, "bad request: the target * is for OPTIONS only");
+        if (!request_is_text(request->method_text, "OPTIONS"))
+            return request_refuse(request, 400, "bad request: the target * is for OPTIONS only");
         request->path = (vc_text){at, 1};
         return VC_HEAD_COMPLETE;
     }
@@ -151,7 +151,7 @@ static vc_head parse_target(vc_request *request, const char *at, const char *end
         while (slash < end && *slash != '/' && *slash != '?') slash++;
         request->authority = (vc_text){at, (size_t)(slash - at)};
         if (slash == at || !is_all(at, slash, HOST))
-            return refuse(request, 400, "bad request: the target names no host");
+            return request_refuse(request, 400, "bad request: the target names no host");
         at = slash;
     }
     const char *mark = memchr(at, '?', (size_t)(end - at)), *stop = mark ? mark : end;
@@ -159,15 +159,15 @@ static vc_head parse_target(vc_request *request, const char *at, const char *end
     if (request->authority.at && at == stop) request->path = (vc_text){"/", 1};
     if (mark) request->query = (vc_text){mark + 1, (size_t)(end - mark - 1)};
     if (!request->path.length || request->path.at[0] != '/')
-        return refuse(request, 400,
-                      "bad request: the target is no path; allowed is a path that begins with a"
-                      " slash");
+        return request_refuse(request, 400,
+                              "bad request: the target is no path; allowed is a path that begins with a"
+                              " slash");
     for (const char *p = at; p < stop; p++) {
         if (*p != '%') continue;
         if (stop - p < 3 || !is_all(p + 1, p + 3, HEX))
-            return refuse(request, 400,
-                          "bad request: a %% in the path is not followed by two hexadecimal"
-                          " digits; a %% itself is %%25");
+            return request_refuse(request, 400,
+                                  "bad request: a %% in the path is not followed by two hexadecimal"
+                                  " digits; a %% itself is %%25");
     }
     return VC_HEAD_COMPLETE;
 }
@@ -175,33 +175,33 @@ static vc_head parse_target(vc_request *request, const char *at, const char *end
 static vc_head parse_line(vc_request *request, const char *at, const char *end) {
     const char *space = memchr(at, ' ', (size_t)(end - at));
     if (!space || space == at || !is_all(at, space, TOKEN))
-        return refuse(request, 400,
-                      "bad request: allowed is METHOD PATH HTTP/1.1 in the first line");
+        return request_refuse(request, 400,
+                              "bad request: allowed is METHOD PATH HTTP/1.1 in the first line");
     bool is_known = parse_method(request, (vc_text){at, (size_t)(space - at)});
     const char *target = space + 1, *version = end;
     while (version > target && version[-1] != ' ') version--;
     if (version <= target)
-        return refuse(request, 400,
-                      "bad request: no version; allowed is METHOD PATH HTTP/1.1 in the first"
-                      " line");
+        return request_refuse(request, 400,
+                              "bad request: no version; allowed is METHOD PATH HTTP/1.1 in the first"
+                              " line");
     size_t length = (size_t)(end - version);
     if (length != 8 || memcmp(version, "HTTP/", 5) || !(CLASSES[(uint8_t)version[5]] & DIGIT) ||
         version[6] != '.' || !(CLASSES[(uint8_t)version[7]] & DIGIT))
-        return refuse(request, 400,
-                      "bad request: the first line does not end with a version; allowed are"
-                      " HTTP/1.1 and HTTP/1.0");
+        return request_refuse(request, 400,
+                              "bad request: the first line does not end with a version; allowed are"
+                              " HTTP/1.1 and HTTP/1.0");
     if (version[5] != '1' || (version[7] != '0' && version[7] != '1'))
-        return refuse(request, 505,
-                      "HTTP version not supported; allowed are HTTP/1.1 and HTTP/1.0");
+        return request_refuse(request, 505,
+                              "HTTP version not supported; allowed are HTTP/1.1 and HTTP/1.0");
     request->is_http_1_0 = version[7] == '0';
     if (!is_all(target, version - 1, TARGET))
-        return refuse(request, 400,
-                      "bad request: the target has a space, a # or another byte that is not"
-                      " allowed; write it as %% and two hexadecimal digits");
+        return request_refuse(request, 400,
+                              "bad request: the target has a space, a # or another byte that is not"
+                              " allowed; write it as %% and two hexadecimal digits");
     if (!is_known) {
         size_t shown = request->method_text.length < 40 ? request->method_text.length : 40;
-        return refuse(request, 405, "method %.*s is not allowed; allowed are ", (int)shown,
-                      request->method_text.at);
+        return request_refuse(request, 405, "method %.*s is not allowed; allowed are ", (int)shown,
+                              request->method_text.at);
     }
     return parse_target(request, target, version - 1);
 }
@@ -210,7 +210,7 @@ static vc_head parse_line(vc_request *request, const char *at, const char *end) 
 
 static vc_field_name known_name(vc_text name) {
     for (unsigned i = 0; i < NAME_COUNT; i++)
-        if ((name.at[0] | 0x20) == NAMES[i].text[0] && is_text(name, NAMES[i].text))
+        if ((name.at[0] | 0x20) == NAMES[i].text[0] && request_is_text(name, NAMES[i].text))
             return NAMES[i].name;
     return VC_FIELD_UNKNOWN;
 }
@@ -238,7 +238,7 @@ static bool has_token(vc_text list, const char *token) {
         const char *first = at, *last = stop;
         while (first < last && (*first == ' ' || *first == '\t')) first++;
         while (last > first && (last[-1] == ' ' || last[-1] == '\t')) last--;
-        if (is_text((vc_text){first, (size_t)(last - first)}, token)) return true;
+        if (request_is_text((vc_text){first, (size_t)(last - first)}, token)) return true;
         at = stop + 1;
     }
     return false;
@@ -257,24 +257,24 @@ static vc_head parse_known(vc_request *request, const vc_field *field, framing *
     switch (field->known) {
     case VC_FIELD_HOST:
         if (seen->has_host)
-            return refuse(request, 400, "bad request: two Host fields; allowed is one");
+            return request_refuse(request, 400, "bad request: two Host fields; allowed is one");
         seen->has_host = true;
         if (!is_all(field->value.at, field->value.at + field->value.length, HOST))
-            return refuse(request, 400, "bad request: Host is not a name and a port");
+            return request_refuse(request, 400, "bad request: Host is not a name and a port");
         break;
     case VC_FIELD_CONTENT_LENGTH:
         if (request->has_length)
-            return refuse(request, 400,
-                          "bad request: two Content-Length fields; allowed is one");
+            return request_refuse(request, 400,
+                                  "bad request: two Content-Length fields; allowed is one");
         if (!parse_length(field->value, &request->content_length))
-            return refuse(request, 400,
-                          "bad request: Content-Length is not a number; allowed are digits");
+            return request_refuse(request, 400,
+                                  "bad request: Content-Length is not a number; allowed are digits");
         request->has_length = true;
         break;
     case VC_FIELD_TRANSFER_ENCODING:
-        if (seen->has_coding || !is_text(field->value, "chunked"))
-            return refuse(request, 501,
-                          "Transfer-Encoding is not known; allowed is chunked, once");
+        if (seen->has_coding || !request_is_text(field->value, "chunked"))
+            return request_refuse(request, 501,
+                                  "Transfer-Encoding is not known; allowed is chunked, once");
         seen->has_coding = request->is_chunked = true;
         break;
     case VC_FIELD_CONNECTION:
@@ -282,8 +282,8 @@ static vc_head parse_known(vc_request *request, const vc_field *field, framing *
         seen->has_keep_alive |= has_token(field->value, "keep-alive");
         break;
     case VC_FIELD_EXPECT:
-        if (!is_text(field->value, "100-continue"))
-            return refuse(request, 417, "Expect is not known; allowed is 100-continue");
+        if (!request_is_text(field->value, "100-continue"))
+            return request_refuse(request, 417, "Expect is not known; allowed is 100-continue");
         request->awaits_continue = true;
         break;
     case VC_FIELD_UNKNOWN:
@@ -298,17 +298,17 @@ static vc_head parse_known(vc_request *request, const vc_field *field, framing *
 
 static vc_head parse_field(vc_request *request, const char *at, const char *end, framing *seen) {
     if (request->field_count == VC_FIELDS)
-        return refuse(request, 431, "too many header fields; allowed are %d", VC_FIELDS);
+        return request_refuse(request, 431, "too many header fields; allowed are %d", VC_FIELDS);
     const char *colon = memchr(at, ':', (size_t)(end - at));
     if (!colon || colon == at || !is_all(at, colon, TOKEN))
-        return refuse(request, 400,
-                      "bad request: a header line is not NAME: VALUE; allowed are letters, digits"
-                      " and !#$%%&'*+-.^_`|~ in a name");
+        return request_refuse(request, 400,
+                              "bad request: a header line is not NAME: VALUE; allowed are letters, digits"
+                              " and !#$%%&'*+-.^_`|~ in a name");
     const char *value = colon + 1, *stop = end;
     while (value < stop && (*value == ' ' || *value == '\t')) value++;
     while (stop > value && (stop[-1] == ' ' || stop[-1] == '\t')) stop--;
     if (!is_all(value, stop, VALUE))
-        return refuse(request, 400, "bad request: a header has a control byte; allowed is text");
+        return request_refuse(request, 400, "bad request: a header has a control byte; allowed is text");
     vc_field *field = &request->fields[request->field_count++];
     field->name = (vc_text){at, (size_t)(colon - at)};
     field->value = (vc_text){value, (size_t)(stop - value)};
@@ -318,12 +318,12 @@ static vc_head parse_field(vc_request *request, const char *at, const char *end,
 
 static vc_head check_framing(vc_request *request, const framing *seen) {
     if (!request->is_http_1_0 && !seen->has_host)
-        return refuse(request, 400, "bad request: no Host field; HTTP/1.1 needs one");
+        return request_refuse(request, 400, "bad request: no Host field; HTTP/1.1 needs one");
     if (request->is_chunked && request->has_length)
-        return refuse(request, 400,
-                      "bad request: both Content-Length and Transfer-Encoding; allowed is one");
+        return request_refuse(request, 400,
+                              "bad request: both Content-Length and Transfer-Encoding; allowed is one");
     if (request->is_chunked && request->is_http_1_0)
-        return refuse(request, 400, "bad request: HTTP/1.0 has no Transfer-Encoding");
+        return request_refuse(request, 400, "bad request: HTTP/1.0 has no Transfer-Encoding");
     request->keeps_alive =
         !seen->has_close && (!request->is_http_1_0 || seen->has_keep_alive);
     if (request->is_http_1_0) request->awaits_continue = false;
@@ -331,7 +331,7 @@ static vc_head check_framing(vc_request *request, const framing *seen) {
 }
 
 /* Return the length of the head, 0 if its end has not arrived, -1 if a line ends without CR. */
-static long find_end(const char *data, size_t length, size_t *scanned) {
+static long request_find_end(const char *data, size_t length, size_t *scanned) {
     const char *end = data + length, *at = data + *scanned;
     while (at < end) {
         const char *feed = memchr(at, '\n', (size_t)(end - at));
@@ -346,17 +346,17 @@ static long find_end(const char *data, size_t length, size_t *scanned) {
 
 vc_head vc_request_parse(const char *data, size_t length, size_t *scanned,
                          vc_request *request) {
-    long found = find_end(data, length, scanned);
+    long found = request_find_end(data, length, scanned);
     /* All but the fields, which are written before they are read. */
     memset(request, 0, offsetof(vc_request, fields));
     request->status = 0;
     request->reason[0] = 0;
     if (found < 0) return refuse_line(request);
     if (!found && length && !(CLASSES[(uint8_t)data[0]] & TOKEN))
-        return refuse(request, 400, "bad request: this is not HTTP/1.1 without TLS");
+        return request_refuse(request, 400, "bad request: this is not HTTP/1.1 without TLS");
     if (found ? found > VC_HEAD_BYTES : length >= VC_HEAD_BYTES)
-        return refuse(request, 431, "the head of the request is too long; allowed are %d bytes",
-                      VC_HEAD_BYTES);
+        return request_refuse(request, 431, "the head of the request is too long; allowed are %d bytes",
+                              VC_HEAD_BYTES);
     if (!found) return VC_HEAD_INCOMPLETE;
     request->length = (size_t)found;
     const char *at = data, *end = data + found - 2;
@@ -421,7 +421,7 @@ typedef struct {
     char *at, *end;
 } output;
 
-static void put(output *to, const char *data, size_t length) {
+static void request_put(output *to, const char *data, size_t length) {
     if ((size_t)(to->end - to->at) < length) {
         to->end = to->at; /* Nothing more fits. */
         return;
@@ -430,9 +430,9 @@ static void put(output *to, const char *data, size_t length) {
     to->at += length;
 }
 
-static void put_text(output *to, const char *text) { put(to, text, strlen(text)); }
+static void put_text(output *to, const char *text) { request_put(to, text, strlen(text)); }
 
-static void put_span(output *to, vc_text text) { put(to, text.at, text.length); }
+static void put_span(output *to, vc_text text) { request_put(to, text.at, text.length); }
 
 static bool has_name(const vc_request *request, unsigned first, unsigned end, vc_text name) {
     for (unsigned i = first; i < end; i++)

@@ -192,9 +192,9 @@ static void server_answer(vc_home *home) {
     vc_server *server = home->server;
     pthread_mutex_lock(&server->mutex);
     uint64_t asked = server->asked;
-    bool is_due = server->done[home->number] < asked;
+    bool has_deferred = server->done[home->number] < asked;
     pthread_mutex_unlock(&server->mutex);
-    if (!is_due) return;
+    if (!has_deferred) return;
     vc_server_take_change(server, home->number);
     pthread_mutex_lock(&server->mutex);
     if (server->listed) server_list_home(home);

@@ -101,7 +101,8 @@ class Section(NamedTuple):
     is_part: Callable[[Snapshot], bool]
 
 
-# Why a record of a volume that was reclaimed was not reinserted, and the field of `Fate`.
+# Why a record of a volume that was reclaimed was not reinserted, and the field of
+# `Disposition`.
 _DROPPED: Final = {
     "unread": "unused",
     "limited": "unpaid",
@@ -151,7 +152,7 @@ _COMPUTED: Final[Mapping[str, Read]] = {
     },
     "eviction_info": lambda s: {(s.usage.eviction.policy,): 1},
     "dropped": lambda s: {
-        (reason,): getattr(s.usage.eviction.fate, field)
+        (reason,): getattr(s.usage.eviction.disposition, field)
         for reason, field in _DROPPED.items()
     },
     "gained_hits_ratio": _gained_hits_ratio,

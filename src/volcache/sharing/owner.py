@@ -216,9 +216,9 @@ class Sharing:
         if self._holder in self._gone:
             self._release()
         self._gone.clear()
-        if self._store.index.is_due:
+        if self._store.index.has_deferred:
             with self._store.lock:
-                self._store.catch_up()
+                self._store.run_deferred()
 
     def _answer(self, guest: int, data: bytes) -> bytes:
         operation, change, condition = decode_request(data)

@@ -64,7 +64,7 @@ class Rates(NamedTuple):
     skip: tuple[int, int]
 
 
-class Terms(NamedTuple):
+class Thresholds(NamedTuple):
     """Which records of a volume are copied."""
 
     # A record of a size below limits[i], and not below limits[i - 1], needs needs[i] hits;
@@ -112,7 +112,7 @@ class Frequency:
             return Ring.PROBATION
         return Ring.MAIN
 
-    def terms(self, ring: Ring, tokens: float, mean: float) -> Terms:
+    def thresholds(self, ring: Ring, tokens: float, mean: float) -> Thresholds:
         """
         Return which records of a volume are worth a copy now.
 
@@ -123,9 +123,9 @@ class Frequency:
         """
         limits = tuple(limit * mean for limit in _SIZE_LIMITS[ring])
         if ring is Ring.PROBATION:
-            return Terms(limits, _PROBATION_HITS, HITS_MAX, is_probation=True)
+            return Thresholds(limits, _PROBATION_HITS, HITS_MAX, is_probation=True)
         needs = _MAIN_HITS[tokens < self.rates.tokens_max / 2]
-        return Terms(limits, needs, 1, is_probation=False)
+        return Thresholds(limits, needs, 1, is_probation=False)
 
 
 def cost_of_few(volumes: int) -> str:

@@ -10,7 +10,7 @@ after the last record are undefined: zeros of a new file or records of an earlie
 
 Each use of a volume has a random *salt*, and so has each *segment*: what a later mount
 appends to it. A record is valid only with the salt of its place, so records of an earlier
-use, of a copy of the mount point or of another store are never accepted.
+use, of a clone of the mount point or of another store are never accepted.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class RecordHeader(NamedTuple):
     # Bytes before it that were not synced when it was written; at most 2**32 - 1.
     unsynced: int
 
-    def is_copy_of(self, other: Record | RecordHeader) -> bool:
+    def is_relocated_from(self, other: Record | RecordHeader) -> bool:
         """Return whether a record of the same key is one that a reclaim has copied."""
         # `Store.touch` keeps the time stored, and changes the expiry.
         mine = self.stored_us, self.expires_ms, self.length, self.checksum

@@ -28,7 +28,7 @@ class Loaded(NamedTuple):
     is_sealed: bool = False
     checksum: int | None = None  # of the last valid checkpoint
     named: int = 0  # how many of the segments are named
-    is_of_copy: bool = False  # a block of a copy of the volume follows
+    is_of_clone: bool = False  # a block of a copy of the volume follows
     entries: int = 0
     last_offset: int = 0  # of the last entry that is not a deletion; 0 = none
 
@@ -68,7 +68,7 @@ class Unreadable(NamedTuple):
     end: int
 
 
-class Heat(NamedTuple):
+class PolicyStats(NamedTuple):
     """What the index counts for the eviction policy."""
 
     tokens: float = 0.0
@@ -76,7 +76,7 @@ class Heat(NamedTuple):
     older_hits: int = 0  # see `count_older`
 
 
-class Fate(NamedTuple):
+class Disposition(NamedTuple):
     """
     What happened to the live records of volumes that were reclaimed.
 
@@ -93,9 +93,9 @@ class Fate(NamedTuple):
     left: int = 0  # not copied because copying was over
     purged: int = 0
 
-    def plus(self, other: Fate) -> Fate:
+    def plus(self, other: Disposition) -> Disposition:
         """Return the sum of both."""
-        return Fate(*(one + two for one, two in zip(self, other, strict=True)))
+        return Disposition(*(one + two for one, two in zip(self, other, strict=True)))
 
 
 class Step(NamedTuple):
@@ -109,5 +109,5 @@ class Step(NamedTuple):
     """
 
     why: Literal["more", "done", "full", "unreadable", "refused", "damaged"]
-    fate: Fate
+    disposition: Disposition
     error: OSError | DamagedRecordError | None = None

@@ -2,7 +2,7 @@
 The inventory of a mount point: which volumes it holds, before any record is read.
 
 META.txt names them. The header of each volume is compared with it, because files can be
-replaced: by earlier ones, by those of a copy of the mount point, or of another store. A
+replaced: by earlier ones, by those of a clone of the mount point, or of another store. A
 data file that does not match is *rejected*: none of its records is used. If its index file
 does not match either, the keys of the volume are not known, and a record of an older volume
 could be outdated: then the start is refused. If META.txt is lost, it is rebuilt from the

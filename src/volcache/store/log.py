@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("volcache.store")
 _PROBE_BYTES: Final = 4096
 # If giving up a volume has freed nothing, none is given up for this time.
-_GIVE_UP_PAUSE_NS: Final = 60_000_000_000
+_EVICT_PAUSE_NS: Final = 60_000_000_000
 
 
 class CircularLog:
@@ -91,7 +91,7 @@ class CircularLog:
         self.evictor = Evictor(
             rings, self.space, self.syncs, policy, self.kept_purges, self._start_main
         )
-        self._give_up_again_ns = 0
+        self._evict_again_ns = 0
         if not options.refusal:
             self._allocate_actives()
             rings.record_progress()
@@ -106,7 +106,7 @@ class CircularLog:
             except (OSError, DiskFullError) as error:
                 self.rings.stats.count_write_error(error)
 
-    def settle(self, kept: Collection[Volume] = ()) -> None:
+    def resolve_failed_writes(self, kept: Collection[Volume] = ()) -> None:
         """
         Let no start find what was refused.
 
@@ -119,14 +119,14 @@ class CircularLog:
         Raises:
             StoreIOError: The disk still refuses, or nothing is written any more.
         """
-        if self.rings.unsettled or self.rings.refusal:
+        if self.rings.unresolved or self.rings.refusal:
             with self.rings.refusals_counted("write"):
                 try:
-                    self.rings.settle()
+                    self.rings.resolve_failed_writes()
                 except OSError as error:
-                    if not self._give_up_oldest(error, kept):
+                    if not self._evict_for_space(error, kept):
                         raise
-                    self.rings.settle()
+                    self.rings.resolve_failed_writes()
 
     # --- Rotation ------------------------------------------------------------------
 
@@ -154,13 +154,13 @@ class CircularLog:
         if length > VALUE_BYTES_MAX or (size > room and not has_room):
             limit = min(VALUE_BYTES_MAX, max(0, room - (size - length)))
             raise ValueTooLargeError(size=length, limit=limit)
-        self.settle()
+        self.resolve_failed_writes()
         active = self.actives[ring]  # It may have been closed.
         if active is not None and active.end + size <= active.capacity:
             return active
         with self.rings.refusals_counted("start a volume"):
             volume = self._with_space(lambda: self._make_room(ring, size))
-        self.settle([volume])
+        self.resolve_failed_writes([volume])
         if volume.end + size > volume.capacity:
             raise StoreIOError("disk refused to write to the volume that was started")
         return volume
@@ -184,7 +184,7 @@ class CircularLog:
             # The disk holds one volume only. No record in ring probation can be outdated
             # by one in ring main, because there is none.
             return self._make_room(Ring.MAIN, size)
-        self.rings.settle()
+        self.rings.resolve_failed_writes()
         return self._rotate(ring, self._to_drop(ring), size)
 
     def _extend(self, active: Volume, size: int) -> None:
@@ -199,7 +199,7 @@ class CircularLog:
                 raise
 
     def _start_main(self) -> Volume:
-        self.rings.settle()
+        self.rings.resolve_failed_writes()
         return self._rotate(Ring.MAIN, [])
 
     def flush(self) -> None:
@@ -282,7 +282,7 @@ class CircularLog:
         space = self.space
         if self.evictor.takes_free_id(ring):
             return []
-        self.evictor.sync_copies()
+        self.evictor.sync_relocated()
         oldest = self.evictor.next_to_drop()
         if oldest is not None:
             return [oldest]
@@ -314,7 +314,7 @@ class CircularLog:
                 if is_full and space.room and self.evictor.next_to_drop() is not None:
                     # It has less than it says: reclaim the oldest, which has its space.
                     space.room = 0
-                elif self._give_up_oldest(error, kept):
+                elif self._evict_for_space(error, kept):
                     pass
                 elif is_full and not space.may_be_smaller:
                     space.may_be_smaller = True
@@ -329,10 +329,10 @@ class CircularLog:
         """
         if isinstance(error, SyncFailedError):
             return False
-        was_given_up = self._give_up_oldest(error, self.rings.written)
-        return was_given_up and not self.rings.unsettled
+        was_evicted = self._evict_for_space(error, self.rings.written)
+        return was_evicted and not self.rings.unresolved
 
-    def _give_up_oldest(
+    def _evict_for_space(
         self, error: DiskFullError | OSError, kept: Collection[Volume] = ()
     ) -> bool:
         """
@@ -343,7 +343,7 @@ class CircularLog:
             kept: Volumes that stay. The active one of ring main always does.
         """
         space, main = self.space, self.actives[Ring.MAIN]
-        is_paused = perf_counter_ns() < self._give_up_again_ns
+        is_paused = perf_counter_ns() < self._evict_again_ns
         if is_paused or not space.is_short(error, main):
             return False
         before = space.free_bytes()
@@ -360,12 +360,12 @@ class CircularLog:
         self._drop_empty(volume)
         space.look()
         if space.found.free <= before:
-            self._give_up_again_ns = perf_counter_ns() + _GIVE_UP_PAUSE_NS
+            self._evict_again_ns = perf_counter_ns() + _EVICT_PAUSE_NS
         return True
 
     def _empty(self, volume: Volume) -> bool:
         """Free the space of a volume; return whether that was done."""
-        self.evictor.sync_copies()
+        self.evictor.sync_relocated()
         directory = self.rings.directory
         try:
             directory.remove_index_file(volume.id)
@@ -392,7 +392,7 @@ class CircularLog:
             self.rings.write_manifest()
         except OSError as error:
             self.rings.count_postponed(error)
-            self.rings.hold(volume)  # A power loss could bring it back.
+            self.rings.block_writes_of(volume)  # A power loss could bring it back.
 
     # --- The end -------------------------------------------------------------------
 
@@ -430,7 +430,7 @@ class CircularLog:
 
     def _write_ends(self) -> None:
         try:
-            self.rings.settle()
+            self.rings.resolve_failed_writes()
             self.rings.write_manifest(written=())
         except OSError as error:
             self.rings.stats.count_write_error(error)

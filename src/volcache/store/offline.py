@@ -31,7 +31,7 @@ from volcache.store.native import make_index
 from volcache.store.replay import Replay, expected_keys
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
-from volcache.store.walk import Anomaly, Counts, Missing, VolumeWalk
+from volcache.store.volume_check import Anomaly, Counts, Missing, VolumeCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from volcache.store.files import FileSystem
     from volcache.store.native import Index
     from volcache.store.volume import Volume
-    from volcache.store.walk import Event
+    from volcache.store.volume_check import Event
 
 IS_DIRECTORY: Final = "is a directory in the place of a file"
 _ID: Final = re.compile(r"0|[1-9][0-9]{0,4}")
@@ -148,16 +148,16 @@ class OfflineStore:
         index.load_purges(self.inventory.purges.purges)
         return index
 
-    def walk(
+    def check_of(
         self,
         volume: Volume,
         *,
         index: Index | None = None,
         counts: Counts | None = None,
         each: bool = False,
-    ) -> VolumeWalk:
-        """Return a walk over a volume."""
-        return VolumeWalk(
+    ) -> VolumeCheck:
+        """Return a check over a volume."""
+        return VolumeCheck(
             self.directory,
             volume,
             self.listed[volume.use],
@@ -187,8 +187,8 @@ class OfflineStore:
             counts.volumes += volume.fd != NO_FILE
             if volume.id in self.inventory.rejected:
                 continue  # None of its records belongs here.
-            walk = self.walk(volume, index=keys, counts=counts)
-            for event in walk.run(is_same_boot=self.inventory.is_same_boot):
+            check = self.check_of(volume, index=keys, counts=counts)
+            for event in check.run(is_same_boot=self.inventory.is_same_boot):
                 if not (isinstance(event, Anomaly) and event.file in unusable):
                     yield event
         counts.keys = keys.count
@@ -203,8 +203,8 @@ class OfflineStore:
         for volume in self.volumes:
             if volume in self.outdated:
                 continue
-            walk = self.walk(volume, each=True)
-            for event in walk.run(is_same_boot=self.inventory.is_same_boot):
+            check = self.check_of(volume, each=True)
+            for event in check.run(is_same_boot=self.inventory.is_same_boot):
                 if isinstance(event, Found | Missing):
                     record = event.header if isinstance(event, Found) else event
                     place = index.find(record.key)

@@ -324,7 +324,11 @@ class RecordReader:
         volume, offset, _ = found
         if (volume.identity_at(offset), offset) != named:
             header = self._try_read_header(found, key)
-            if header is None or header.key != key or not header.is_copy_of(record):
+            if (
+                header is None
+                or header.key != key
+                or not header.is_relocated_from(record)
+            ):
                 return None
             record = record._replace(volume=volume.id, offset=offset)
         self._index.hit(key, record.stored_us)

@@ -36,8 +36,8 @@ from volcache.store.rings import RING_NAMES
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from volcache.store.eviction import Frequency, Terms
-    from volcache.store.index import Heat, Step
+    from volcache.store.eviction import Frequency, Thresholds
+    from volcache.store.index import PolicyStats, Step
     from volcache.store.rings import KeptPurges, Rings
     from volcache.store.space import DiskSpace
     from volcache.store.syncs import Syncs
@@ -136,26 +136,26 @@ class Reclaimer:
     def _search(self, shares: int) -> None:
         shares = min(shares, SHARES - self._shares)
         if shares:
-            fate = self._reclaim.collect(shares, self._terms())
-            self._stats.fate = self._stats.fate.plus(fate)
+            disposition = self._reclaim.collect(shares, self._thresholds())
+            self._stats.disposition = self._stats.disposition.plus(disposition)
             self._shares += shares
 
-    def _terms(self) -> Terms:
-        tokens = self._index.heat().tokens
-        return self._policy.terms(self.volume.use.ring, tokens, self._mean)
+    def _thresholds(self) -> Thresholds:
+        tokens = self._index.policy_stats().tokens
+        return self._policy.thresholds(self.volume.use.ring, tokens, self._mean)
 
     def _copy(self, end: int, copy_bytes: int, target: Volume | None) -> None:
         """Look at the records before an offset, and copy those that are kept."""
-        self._at, terms = end, self._terms()
+        self._at, thresholds = end, self._thresholds()
         now_ms = self._evictor.rings.clock.now_ms()
         why = ""
         while why not in {"more", "done"}:
             target = target if self._copies else None
-            step = self._reclaim.step(end, copy_bytes, terms, target, now_ms)
+            step = self._reclaim.step(end, copy_bytes, thresholds, target, now_ms)
             why = step.why
-            copy_bytes -= step.fate.copied_bytes
-            self._stats.fate = self._stats.fate.plus(step.fate)
-            if target is not None and step.fate.copied:
+            copy_bytes -= step.disposition.copied_bytes
+            self._stats.disposition = self._stats.disposition.plus(step.disposition)
+            if target is not None and step.disposition.copied:
                 self.targets[target] = target.end
             if step.error is not None:
                 self._count_error(step, target)
@@ -195,7 +195,7 @@ class Evictor:
         syncs: Syncs,
         policy: Frequency | None,
         purges: KeptPurges,
-        start_for_copies: Callable[[], Volume],
+        start_for_relocated: Callable[[], Volume],
     ) -> None:
         """
         Reclaim nothing yet.
@@ -206,18 +206,18 @@ class Evictor:
             syncs: Syncs copies.
             policy: For the volumes of the settings; None: "fifo".
             purges: Are dropped with the volumes.
-            start_for_copies: Starts a volume of ring main.
+            start_for_relocated: Starts a volume of ring main.
         """
         self.rings, self.syncs = rings, syncs
         self._space, self._purges, self._last_policy = space, purges, policy
-        self._start_for_copies = start_for_copies
+        self._start_for_relocated = start_for_relocated
         self.reclaimer: Reclaimer | None = None
         self.step_bytes = _NO_STEPS
         if policy is not None:
             self.step_bytes = min(_STEP_BYTES, max(1, space.volume_size // 64))
         # Volumes of ring main in which a killed process may have left copies that are not
         # synced, up to an offset.
-        self._copied_before = {volume: volume.end for volume in rings.of(Ring.MAIN)}
+        self._relocated_before = {volume: volume.end for volume in rings.of(Ring.MAIN)}
         # How much had been put when each of the last volumes was started, and when.
         self._history: deque[tuple[int, int]] = deque()
         # How many hits in the ghost there had been when reads of older records began to be
@@ -236,7 +236,7 @@ class Evictor:
     @property
     def put_bytes(self) -> int:
         """Bytes of records that were put or deleted since the store was opened."""
-        return sum(self.rings.appended()) - self.rings.stats.fate.copied_bytes
+        return sum(self.rings.appended()) - self.rings.stats.disposition.copied_bytes
 
     # --- Which volume --------------------------------------------------------------
 
@@ -366,15 +366,15 @@ class Evictor:
     def more_room(self) -> Volume | None:
         """Return the active volume of ring main with more room, or a new one."""
         active = self.rings.actives[Ring.MAIN]
-        if active is not None and active.unallocated and not self.rings.unsettled:
+        if active is not None and active.unallocated and not self.rings.unresolved:
             with suppress(OSError, DiskFullError):
                 self._space.extend(active)
                 return active
         if not self._space.free_ids:
             return None
         try:
-            volume = self._start_for_copies()
-            self.rings.settle()
+            volume = self._start_for_relocated()
+            self.rings.resolve_failed_writes()
         except (OSError, MemoryError, StoreError) as error:
             self.rings.count_postponed(error)
             return None
@@ -385,12 +385,12 @@ class Evictor:
         rings, free = self.rings, self._space.free_ids
         if free and self._room(free) >= self._space.volume_size // _ROOM_SHARE:
             return
-        if self.syncs.mode == "periodic" and self._unsynced_copies():
+        if self.syncs.mode == "periodic" and self._unsynced_relocated():
             self.syncs.wanted.set()
             return
         if volume.seq == max(rings.volumes):
             return  # LOCK must not name a volume that is newer than META.txt.
-        self.sync_copies()
+        self.sync_relocated()
         rings.write_manifest(set(rings.volumes.values()) - {volume})
         with rings.completing("the removal of a volume"):
             self.drop([volume])
@@ -413,18 +413,18 @@ class Evictor:
 
     # --- Copies --------------------------------------------------------------------
 
-    def sync_copies(self) -> None:
+    def sync_relocated(self) -> None:
         """Sync what was copied, before the originals are dropped."""
         if self.syncs.mode == "none":
             return
-        for volume in self._unsynced_copies():
+        for volume in self._unsynced_relocated():
             self.syncs.sync_volume(volume)
-        self._copied_before.clear()
+        self._relocated_before.clear()
 
-    def _unsynced_copies(self) -> list[Volume]:
+    def _unsynced_relocated(self) -> list[Volume]:
         """Return the volumes with copies that a power loss could still take."""
         targets = self.reclaimer.targets if self.reclaimer else {}
-        ends = self._copied_before | targets
+        ends = self._relocated_before | targets
         return [v for v, at in ends.items() if self.rings.has(v) and v.synced_end < at]
 
     # --- Keys and the single ring --------------------------------------------------
@@ -458,10 +458,12 @@ class Evictor:
         if oldest_put <= limit:
             self.rings.index.count_older(time_us)
             if self._ghost_hits_before is None:
-                self._ghost_hits_before = self.rings.index.heat().ghost_hits
+                self._ghost_hits_before = self.rings.index.policy_stats().ghost_hits
 
-    def gained_hits(self, heat: Heat) -> int | None:
+    def gained_hits(self, policy_stats: PolicyStats) -> int | None:
         """Return how many more reads were hits than with a single ring, if it is known."""
         if self._ghost_hits_before is None:
             return None
-        return heat.older_hits - (heat.ghost_hits - self._ghost_hits_before)
+        return policy_stats.older_hits - (
+            policy_stats.ghost_hits - self._ghost_hits_before
+        )

@@ -347,7 +347,7 @@ class _Recovery:
                         directory.fs.sync(fd)
                 directory.write_manifest(manifest)
             except OSError as error:
-                if not self._give_up_oldest(actives, error):
+                if not self._evict_for_space(actives, error):
                     raise
             else:
                 state.manifest = manifest
@@ -396,7 +396,7 @@ class _Recovery:
         self._directory.replace(PURGE, data)
         return listed
 
-    def _give_up_oldest(self, actives: list[Volume], error: OSError) -> bool:
+    def _evict_for_space(self, actives: list[Volume], error: OSError) -> bool:
         """Free the space of the oldest volume; return whether that may help."""
         fs, root, state = self._directory.fs, self._directory.root, self._state
         if not is_short(fs, root, error):

@@ -270,7 +270,7 @@ class Replay:
             self.newest_seq = max(self.newest_seq, other.seq)
             found = text_of(other, manifest.store_id)
             self._refuse(self._actives, Mismatch(file, f"at most seq {newest}", found))
-        if contents.found.is_of_copy:
+        if contents.found.is_of_clone:
             expected = "segments of the volume", "those of a copy of it"
             self._refuse([volume.use], Mismatch(file, *expected))
 
@@ -406,7 +406,7 @@ class Replay:
     def _has_original(self, header: RecordHeader) -> bool:
         """Return whether the index has the record that this one is a copy of."""
         other = self._indexed_header(header.key)
-        return other is not None and header.is_copy_of(other)
+        return other is not None and header.is_relocated_from(other)
 
     def _see_times_of(self, volume: Volume, end: int, last: int) -> None:
         """

@@ -10,7 +10,8 @@ which is written. `Rings` writes META.txt and LOCK, and binds volumes into the i
 Invariants:
     - `volumes` has every valid volume; the active one of a ring is the newest of it.
     - What an append that failed may have left is not found by a start, before anything
-      else is appended, or a deletion answered that finds nothing; see `Rings.settle`.
+      else is appended, or a deletion answered that finds nothing; see
+      `Rings.resolve_failed_writes`.
     - What was purged is in no volume that is newer than the purge; see `purges.py`.
 
 Locking: the caller holds the lock of the store.
@@ -117,7 +118,7 @@ class Rings:
         newest: The newest volume of each ring, also when it was reclaimed.
         last_seq: The highest sequence number of all volumes there ever were.
         manifest: The contents of META.txt.
-        unsettled: Volumes of which a start may find more than it should: an append or a
+        unresolved: Volumes of which a start may find more than it should: an append or a
             sync has failed, or META.txt names one that was given up.
     """
 
@@ -141,7 +142,7 @@ class Rings:
         # What `appended` does not count: from before, and free at the ends of volumes.
         self._uncounted = [0, 0]
         self.last_seq = recovered.newest_seq
-        self.unsettled: set[Volume] = set()
+        self.unresolved: set[Volume] = set()
         self.uncertain: set[str] = set()
         self._last_progress = (0, 0)  # time and end
         for volume in recovered.volumes:
@@ -164,7 +165,7 @@ class Rings:
     @property
     def may_bring_back(self) -> bool:
         """Whether a power loss may bring back a volume that was given up."""
-        return not all(map(self.has, self.unsettled))
+        return not all(map(self.has, self.unresolved))
 
     @property
     def written(self) -> list[Volume]:
@@ -286,8 +287,8 @@ class Rings:
         self.directory.write_manifest(manifest)
         self.uncertain.discard(META)
         self.manifest = manifest
-        self.unsettled.intersection_update(written)
-        self.index.hold(is_held=bool(self.unsettled))
+        self.unresolved.intersection_update(written)
+        self.index.block_writes(is_blocked=bool(self.unresolved))
 
     def bind_hot(self, identity: str) -> None:
         """Let META.txt say from now on which HOT.txt is valid."""
@@ -310,7 +311,7 @@ class Rings:
         try:
             yield
         except BaseException as error:
-            self.index.hold(is_held=True)
+            self.index.block_writes(is_blocked=True)
             self.refusal = (
                 f"{change} could not be completed ({error!r}): files can be read, but not"
                 " stored or deleted before the instance is started again"
@@ -338,7 +339,7 @@ class Rings:
             )
         except OSError as error:
             self.stats.count_write_error(error)
-            self.hold(volume)
+            self.block_writes_of(volume)
         else:
             self._open_index_file(volume)
 
@@ -354,7 +355,7 @@ class Rings:
         Args:
             ahead_us: Added to the time, so that the next calls need not write it.
         """
-        if self.refusal or self.unsettled:
+        if self.refusal or self.unresolved:
             return  # A start takes a volume that LOCK names without its header for another.
         time_us = self.clock.now_us() + ahead_us
         store_id, boot = self.manifest.store_id, self.manifest.boot
@@ -427,12 +428,12 @@ class Rings:
                 raise
             raise refusal_of(error, what) from error
 
-    def hold(self, volume: Volume) -> None:
+    def block_writes_of(self, volume: Volume) -> None:
         """Append nothing to any volume before this one is settled."""
-        self.unsettled.add(volume)
-        self.index.hold(is_held=True)
+        self.unresolved.add(volume)
+        self.index.block_writes(is_blocked=True)
 
-    def settle(self) -> None:
+    def resolve_failed_writes(self) -> None:
         """
         Let no start find what was refused.
 
@@ -443,20 +444,20 @@ class Rings:
         Raises:
             OSError: The disk still refuses; what is not settled stays so.
         """
-        for volume in self.unsettled.copy():
+        for volume in self.unresolved.copy():
             if volume.lacks_header:
                 volume.write_header()
                 self._open_index_file(volume)
             if volume in self.open_volumes:
                 with suppress(OSError):
                     volume.erase_refused(sync=self._syncs_each)
-                    self.unsettled.discard(volume)
-        closed = self.unsettled.copy()
+                    self.unresolved.discard(volume)
+        closed = self.unresolved.copy()
         if closed:
             self.write_manifest(written=set(self.open_volumes) - closed)
             for volume in closed:
                 self.seal(volume)
-        self.index.hold(is_held=bool(self.unsettled))
+        self.index.block_writes(is_blocked=bool(self.unresolved))
 
 
 def refusal_of(error: OSError | MemoryError, what: str) -> StoreIOError:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from volcache.background import Background
 from volcache.store.files import ReadOnlyFileSystem, UncachedReader
 from volcache.store.volume import NO_FILE
-from volcache.store.walk import Anomaly, VolumeWalk
+from volcache.store.volume_check import Anomaly, VolumeCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,14 +142,14 @@ class Scrub:
         uses = {listed.use: listed for listed in self._rings.manifest.volumes}
         if volume.use not in uses:
             return
-        walk = VolumeWalk(
+        check = VolumeCheck(
             self._directory,
             volume,
             uses[volume.use],
             is_active=False,
             fs=_PacedReads(self._directory.fs, lambda size: self._wait(volume, size)),
         )
-        for found in walk.run():
+        for found in check.run():
             if isinstance(found, Anomaly) and found.kind in {"record", "file"}:
                 with self._lock:
                     if not self._rings.has(volume):

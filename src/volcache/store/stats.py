@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from volcache.errors import DiskFullError
 from volcache.histogram import NS_PER_SECOND, Histogram
 from volcache.store.files import DISK_FULL
-from volcache.store.index import Fate
+from volcache.store.index import Disposition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -204,7 +204,9 @@ class StoreStats(DiskStats):
     purged_reads: int = 0  # misses: stored before a purge of a prefix of the key
     purges: int = 0  # that were made
     given_up_volumes: int = 0  # whose space was needed on a full disk
-    fate: Fate = field(default_factory=Fate)  # of the records of reclaimed volumes
+    disposition: Disposition = field(
+        default_factory=Disposition
+    )  # of the records of reclaimed volumes
     rotating: Histogram = field(default_factory=Histogram)  # one per rotation
     scrub: ScrubStats = field(default_factory=ScrubStats)
 
@@ -222,7 +224,7 @@ class StoreStats(DiskStats):
     def count_reclaim_damage(self, error: DamagedRecordError) -> None:
         """Log a record that failed a check before it was copied."""
         self._keep("damaged", error)
-        _log_some("reclaim.damaged count=%d error=%r", error, self.fate.damaged)
+        _log_some("reclaim.damaged count=%d error=%r", error, self.disposition.damaged)
 
     def count_given_up(
         self, volume: int, seq: int, *, free: int, error: Exception
@@ -351,7 +353,7 @@ class EvictionUsage:
     probation: RingUsage
     probation_max: int  # bytes that ring probation may hold
     put_bytes: int  # of records that were put, and of tombstones
-    fate: Fate  # of the live records of reclaimed volumes
+    disposition: Disposition  # of the live records of reclaimed volumes
     tokens: float  # bytes that may be copied now
     ghost_hits: int  # keys put again soon after they were dropped from probation
     older_hits: int  # hits that a single ring would probably have missed
@@ -372,7 +374,11 @@ class EvictionUsage:
     @property
     def write_amplification(self) -> float:
         """Bytes written for each byte that was put."""
-        return 1 + self.fate.copied_bytes / self.put_bytes if self.put_bytes else 1.0
+        return (
+            1 + self.disposition.copied_bytes / self.put_bytes
+            if self.put_bytes
+            else 1.0
+        )
 
 
 class DiskUsage(NamedTuple):

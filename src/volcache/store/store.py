@@ -69,10 +69,10 @@ class Store:
 
     Attributes (read-only for others):
         get, peek, stat, read_raw, validate, is_current, is_moved: Of the `RecordReader`.
-        put, touch, delete, flush, purge, catch_up: Of the `RecordWriter`.
+        put, touch, delete, flush, purge, run_deferred: Of the `RecordWriter`.
         recovery: What the start found.
         stats: What was counted since.
-        index: For the front, as `catch_up`.
+        index: For the front, as `run_deferred`.
         clock: Never goes back; the time at which records are stored and expire.
         holding: What the disk could hold when the store was opened.
         lock: Held by whatever changes the store; see the module.
@@ -96,7 +96,7 @@ class Store:
         self.is_current, self.is_moved = reader.is_current, reader.is_moved
         self._writer = writer = RecordWriter(log)
         self.put, self.touch, self.delete = writer.put, writer.touch, writer.delete
-        self.put_record, self.catch_up = writer.put_record, writer.catch_up
+        self.put_record, self.run_deferred = writer.put_record, writer.run_deferred
         self.flush, self.purge = writer.flush, writer.purge
         self.holding = holding
         self.recovery = recovered.recovery

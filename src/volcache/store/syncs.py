@@ -122,7 +122,7 @@ class Syncs:
                 failed.retire()
                 listed = self._rings.manifest.volumes
                 if any(one.use == failed.use and one.is_open for one in listed):
-                    self._rings.hold(failed)
+                    self._rings.block_writes_of(failed)
 
     def end_writing(self, volume: Volume) -> None:
         """Leave a sealed volume to the next `sync`, or close its index file."""
@@ -145,7 +145,7 @@ class Syncs:
 
     def refused(self, volume: Volume, error: OSError) -> StoreIOError:
         """Count an append that failed, and let no start find its record."""
-        self._rings.hold(volume)
+        self._rings.block_writes_of(volume)
         what = "write"
         if isinstance(error, SyncFailedError):
             what = "sync"
@@ -156,7 +156,7 @@ class Syncs:
         else:
             self._rings.stats.count_write_error(error)
         with suppress(OSError):  # The next append tries it again.
-            self._rings.settle()
+            self._rings.resolve_failed_writes()
         return refusal_of(error, what)
 
     def close_index_files(self) -> None:

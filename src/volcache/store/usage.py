@@ -102,7 +102,11 @@ def _ring_usage(rings: Rings, ring: Ring) -> RingUsage:
 
 
 def _eviction_usage(log: CircularLog) -> EvictionUsage:
-    rings, evictor, heat = log.rings, log.evictor, log.rings.index.heat()
+    rings, evictor, policy_stats = (
+        log.rings,
+        log.evictor,
+        log.rings.index.policy_stats(),
+    )
     reclaimer, policy = evictor.reclaimer, evictor.policy
     return EvictionUsage(
         policy="fifo" if policy is None else "frequency",
@@ -110,11 +114,11 @@ def _eviction_usage(log: CircularLog) -> EvictionUsage:
         probation=_ring_usage(rings, Ring.PROBATION),
         probation_max=0 if policy is None else policy.probation_max,
         put_bytes=evictor.put_bytes,
-        fate=rings.stats.fate,
-        tokens=heat.tokens,
-        ghost_hits=heat.ghost_hits,
-        older_hits=heat.older_hits,
-        gained_hits=evictor.gained_hits(heat),
+        disposition=rings.stats.disposition,
+        tokens=policy_stats.tokens,
+        ghost_hits=policy_stats.ghost_hits,
+        older_hits=policy_stats.older_hits,
+        gained_hits=evictor.gained_hits(policy_stats),
         next_id=_next_id(log),
         reclaiming=-1 if reclaimer is None else reclaimer.volume.id,
         reclaimed=0.0 if reclaimer is None else reclaimer.progress,

@@ -155,13 +155,13 @@ class RecordWriter:
         with self._lock:
             done = self._attempt(append)
             if done is None:
-                self.catch_up()
+                self.run_deferred()
                 volume = self._volume_for(key, size, length)
                 done = self._attempt(partial(append, volume))
                 if done is None:
                     raise StoreIOError("a volume has no room for the record")
-            if self._index.is_due:
-                self.catch_up()
+            if self._index.has_deferred:
+                self.run_deferred()
         return done
 
     def _attempt(self, append: Callable[[], _T | None]) -> _T | None:
@@ -177,7 +177,7 @@ class RecordWriter:
             try:
                 return append()
             except OSError as error:
-                _, _, (volume,), _ = self._index.take_due()
+                _, _, (volume,), _ = self._index.take_deferred()
                 if not (may_make_space and self._log.make_space(error)):
                     raise self._log.syncs.refused(volume, error) from error
                 may_make_space = False
@@ -185,11 +185,11 @@ class RecordWriter:
                 self._stats.count_write_error(error)
                 raise refusal_of(error, "store the record") from error
 
-    def catch_up(self) -> None:
+    def run_deferred(self) -> None:
         """Do what is due after a put; the caller holds the lock. This does not fail."""
-        appended, unwritten, refused, unsynced = self._index.take_due()
+        appended, unwritten, refused, unsynced = self._index.take_deferred()
         for volume in refused:
-            self._log.rings.hold(volume)
+            self._log.rings.block_writes_of(volume)
         for volume, error in unsynced:
             self._log.syncs.retire(volume, error)
         for volume in unwritten:

@@ -31,7 +31,7 @@ from volcache.monitoring.snapshot import Monitor
 from volcache.monitoring.stats_json import encode_stats, read_series
 from volcache.settings import DEFAULTS, SETTINGS, visible_settings
 from volcache.store import Store
-from volcache.store.index import Fate
+from volcache.store.index import Disposition
 
 
 def ask(monitor: Monitor) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def test_rings_are_null_or_have_each_counter(store: Store, fifo_store: Store) ->
     assert ask(watch(fifo_store))["rings"] is None
 
     reclaim_some(store)
-    fate = store.stats.fate = Fate(*range(21, 30))
+    disposition = store.stats.disposition = Disposition(*range(21, 30))
     stats = ask(watch(store))
     found, shown = stats["rings"], stats["store"]
     eviction = store.usage().eviction
@@ -140,15 +140,21 @@ def test_rings_are_null_or_have_each_counter(store: Store, fifo_store: Store) ->
         "live_records": sum(volume["live_records"] for volume in volumes),
         "began": FakeClock().now_ms / 1000,
     }
-    dropped = {"limited": fate.unpaid, "skipped": fate.left, "unread": fate.unused}
+    dropped = {
+        "limited": disposition.unpaid,
+        "skipped": disposition.left,
+        "unread": disposition.unused,
+    }
     same = ("damaged", "expired", "unreadable", "purged")
-    assert found["dropped"] == dropped | {name: getattr(fate, name) for name in same}
-    copied = fate.copied_bytes / eviction.put_bytes
+    assert found["dropped"] == dropped | {
+        name: getattr(disposition, name) for name in same
+    }
+    copied = disposition.copied_bytes / eviction.put_bytes
     assert found["write_amplification"] == pytest.approx(1 + copied)
     assert 0 < found["reclaim"]["done_ratio"] <= 1
     expected = {
-        "reinserted_records": fate.copied,
-        "reinserted_bytes": fate.copied_bytes,
+        "reinserted_records": disposition.copied,
+        "reinserted_bytes": disposition.copied_bytes,
         "reinsertable_bytes": int(eviction.tokens),
         "probation_limit_bytes": eviction.probation_max,
         "ghost_hits": eviction.ghost_hits,

@@ -20,7 +20,7 @@ from support.native import BareProcess
 from support.stores import UnsyncedFileSystem, open_store
 from volcache.store import Store
 from volcache.store._core import _native
-from volcache.store.eviction import HITS_MAX, Rates, Terms
+from volcache.store.eviction import HITS_MAX, Rates, Thresholds
 from volcache.store.format import (
     RECORD_OVERHEAD_BYTES,
     VOLUME_HEADER_BYTES,
@@ -34,7 +34,7 @@ from volcache.store.volume import Volume
 FS: Final = UnsyncedFileSystem()
 VOLUME_BYTES: Final = 2**24
 # One hit is needed, whatever the size.
-TERMS: Final = Terms((1.0,) * 3, (1,) * 4, HITS_MAX, is_probation=True)
+THRESHOLDS: Final = Thresholds((1.0,) * 3, (1,) * 4, HITS_MAX, is_probation=True)
 WAYS: Final = 8
 CHECKSUM_BYTES: Final = 4
 SEQ: Final = 3
@@ -210,10 +210,10 @@ def test_only_reads_of_values_earn_tokens(index: Any) -> None:
     index.set(b"value", SEQ, 64, 1000)
     index.set(b"deletion", SEQ, 2000, 100, tombstone=True)
     assert not index.hit(b"deletion", NOW_US)
-    assert index.heat().tokens == 0
+    assert index.policy_stats().tokens == 0
 
     assert index.hit(b"value", NOW_US)
-    assert index.heat().tokens == _native.size_middle(1000)
+    assert index.policy_stats().tokens == _native.size_middle(1000)
 
 
 def drop(index: Any, keys: list[bytes]) -> None:
@@ -221,18 +221,18 @@ def drop(index: Any, keys: list[bytes]) -> None:
     index.set_age(SEQ, Ring.PROBATION, 0, VOLUME_BYTES)
     for number, key in enumerate(keys):
         put_at(index, key, SEQ, 64 + 100 * number, 100)
-    _native.Reclaim(index, SEQ, 1, VOLUME_BYTES).collect(SHARES, TERMS)
+    _native.Reclaim(index, SEQ, 1, VOLUME_BYTES).collect(SHARES, THRESHOLDS)
     index.reclaim(SEQ)
 
 
 def returned(index: Any, keys: list[bytes], seq: int) -> int:
     """Return how many of the keys leave the ghost when they are put."""
-    before = index.heat().ghost_hits
+    before = index.policy_stats().ghost_hits
     index.add_volume(seq)
     for number, key in enumerate(keys):
         put_at(index, key, seq, 64 + 100 * number, 100)
     index.reclaim(seq)
-    return int(index.heat().ghost_hits - before)
+    return int(index.policy_stats().ghost_hits - before)
 
 
 def test_key_that_returns_leaves_the_ghost(index: Any) -> None:
@@ -281,7 +281,7 @@ def begin_reclaim(index: Any, store: Store, key: bytes = b"k") -> tuple[Any, int
     put_at(index, b"k", SEQ, record.offset, record.size)
     assert index.hit(b"k", NOW_US)
     reclaim = _native.Reclaim(index, SEQ, active.id, VOLUME_BYTES)
-    reclaim.collect(SHARES, TERMS)
+    reclaim.collect(SHARES, THRESHOLDS)
     return reclaim, record.offset
 
 
@@ -294,10 +294,10 @@ def test_copies_count_as_bytes_of_the_ring(
     assert index.hit(b"k", NOW_US)
     assert not index.hit(b"old", NOW_US)
 
-    terms = TERMS._replace(hits_taken=1)
-    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, terms, target, 0)
+    thresholds = THRESHOLDS._replace(hits_taken=1)
+    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, thresholds, target, 0)
 
-    assert step.fate.copied == 1
+    assert step.disposition.copied == 1
     assert index.hit(b"old", NOW_US)
     put_at(index, b"more", target.seq, target.end, 1000)
     assert [index.hit(b"k", NOW_US) for _ in range(3)] == [True, True, False]
@@ -308,12 +308,12 @@ def test_nothing_is_copied_while_the_index_is_held(
 ) -> None:
     """A start may find a record that the disk has refused; later, copies go on."""
     reclaim, _ = begin_reclaim(index, store)
-    index.hold(is_held=True)
-    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, TERMS, target, 0)
-    assert (step.why, step.fate.copied) == ("full", 0)
-    index.hold(is_held=False)
-    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, TERMS, target, 0)
-    assert (step.why, step.fate.copied) == ("done", 1)
+    index.block_writes(is_blocked=True)
+    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, THRESHOLDS, target, 0)
+    assert (step.why, step.disposition.copied) == ("full", 0)
+    index.block_writes(is_blocked=False)
+    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, THRESHOLDS, target, 0)
+    assert (step.why, step.disposition.copied) == ("done", 1)
 
 
 def test_key_that_is_forgotten_after_the_search_is_not_copied(
@@ -324,10 +324,10 @@ def test_key_that_is_forgotten_after_the_search_is_not_copied(
     index.forget(b"k", SEQ, offset)
 
     # Whatever hits it has.
-    terms = Terms((1.0,) * 3, (0,) * 4, HITS_MAX, is_probation=True)
-    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, terms, target, 0)
+    thresholds = Thresholds((1.0,) * 3, (0,) * 4, HITS_MAX, is_probation=True)
+    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, thresholds, target, 0)
 
-    assert step.fate.copied == 0
+    assert step.disposition.copied == 0
     assert index.find(b"k") is None
 
 
@@ -342,11 +342,11 @@ def test_step_ends_where_it_should(index: Any, store: Store, target: Any) -> Non
         put_at(index, key, SEQ, record.offset, record.size)
         assert index.hit(key, NOW_US)
     reclaim = _native.Reclaim(index, SEQ, active.id, VOLUME_BYTES)
-    reclaim.collect(SHARES, TERMS)
+    reclaim.collect(SHARES, THRESHOLDS)
 
     def step(end: int, copy_bytes: int) -> tuple[str, int, int]:
-        found = reclaim.step(end, copy_bytes, TERMS, target, 0)
-        return found.why, found.fate.copied, found.fate.left
+        found = reclaim.step(end, copy_bytes, THRESHOLDS, target, 0)
+        return found.why, found.disposition.copied, found.disposition.left
 
     assert step(records[0].offset, VOLUME_BYTES) == ("more", 0, 0)
     assert step(records[1].offset, VOLUME_BYTES) == ("more", 1, 0)
@@ -367,14 +367,14 @@ def test_only_what_probation_drops_at_the_last_look_goes_into_the_ghost(
 ) -> None:
     """A key that is put again then is a hit of the ghost."""
     reclaim, _ = begin_reclaim(index, store)
-    terms = Terms((1.0,) * 3, (3,) * 4, 1, is_probation=is_probation)
+    thresholds = Thresholds((1.0,) * 3, (3,) * 4, 1, is_probation=is_probation)
 
-    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, terms, target, 0)
+    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, thresholds, target, 0)
 
-    assert step.fate.unused == 1
+    assert step.disposition.unused == 1
     index.reclaim(SEQ)
     put_at(index, b"k", target.seq, 64, 100)
-    assert index.heat().ghost_hits == is_probation
+    assert index.policy_stats().ghost_hits == is_probation
 
 
 def test_record_of_another_key_is_not_copied(
@@ -383,9 +383,9 @@ def test_record_of_another_key_is_not_copied(
     """It is damaged: the entry leads to the record of another key."""
     reclaim, _ = begin_reclaim(index, store, b"another")
 
-    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, TERMS, target, 0)
+    step = reclaim.step(VOLUME_BYTES, VOLUME_BYTES, THRESHOLDS, target, 0)
 
-    assert (step.fate.copied, step.fate.damaged) == (0, 1)
+    assert (step.disposition.copied, step.disposition.damaged) == (0, 1)
     assert index.is_deleted(b"k")
 
 
@@ -395,9 +395,11 @@ def test_record_at_a_limit_needs_the_hits_of_larger_ones(index: Any) -> None:
     index.set(b"k", SEQ, 64, 1000)
     for more, unused in ((-1.0, 0), (0.0, 0), (1.0, 1)):
         limits = (_native.size_middle(1000) + more,) * 3
-        terms = Terms(limits, (3,) * 3 + (0,), HITS_MAX, is_probation=True)
-        fate = _native.Reclaim(index, SEQ, 1, VOLUME_BYTES).collect(SHARES, terms)
-        assert fate.unused == unused, more
+        thresholds = Thresholds(limits, (3,) * 3 + (0,), HITS_MAX, is_probation=True)
+        disposition = _native.Reclaim(index, SEQ, 1, VOLUME_BYTES).collect(
+            SHARES, thresholds
+        )
+        assert disposition.unused == unused, more
 
 
 # --- A start -----------------------------------------------------------------------

@@ -55,19 +55,19 @@ def test_need_rises_at_each_limit(
     ring: Ring, tokens: float, limits: tuple[float, ...], needs: tuple[int, ...]
 ) -> None:
     """A size at a limit belongs to the larger ones. `tokens`: a share of the most."""
-    terms = POLICY.terms(ring, POLICY.rates.tokens_max * tokens, MEAN)
+    thresholds = POLICY.thresholds(ring, POLICY.rates.tokens_max * tokens, MEAN)
 
-    assert terms.need(0) == needs[0]
+    assert thresholds.need(0) == needs[0]
     for at, limit in enumerate(limits):
-        assert terms.need(math.nextafter(MEAN * limit, 0)) == needs[at]
-        assert terms.need(MEAN * limit) == needs[at + 1]
-    assert terms.need(MEAN * 1e9) == needs[-1]
+        assert thresholds.need(math.nextafter(MEAN * limit, 0)) == needs[at]
+        assert thresholds.need(MEAN * limit) == needs[at + 1]
+    assert thresholds.need(MEAN * 1e9) == needs[-1]
 
 
 def test_copies_of_probation_begin_without_hits() -> None:
     """Those of ring main lose one; what probation drops goes into the ghost."""
-    probation = POLICY.terms(Ring.PROBATION, 0, MEAN)
-    main = POLICY.terms(Ring.MAIN, 0, MEAN)
+    probation = POLICY.thresholds(Ring.PROBATION, 0, MEAN)
+    main = POLICY.thresholds(Ring.MAIN, 0, MEAN)
 
     assert (probation.hits_taken, probation.is_probation) == (HITS_MAX, True)
     assert (main.hits_taken, main.is_probation) == (1, False)

@@ -15,7 +15,7 @@ from support.simulated import SimulatedFileSystem
 from support.stores import kill, manifest_of, open_store, ring_of, value_of
 from volcache.errors import StoreIOError
 from volcache.store import Store
-from volcache.store.index import Fate
+from volcache.store.index import Disposition
 
 VOLUME_NUM: Final = 8
 VALUE: Final = b"." * 900
@@ -103,7 +103,7 @@ def test_work_of_a_put_is_bounded(tmp_path: Path) -> None:
         for key in keys[number % 7 :: 7]:
             store.get(key)
         store.put(b"n%06d" % number, value)
-        now = store.stats.fate.copied_bytes
+        now = store.stats.disposition.copied_bytes
         most, before, steps = max(most, now - before), now, steps + (now > before)
 
     assert before > 8 << 20
@@ -186,6 +186,6 @@ def test_with_one_ring_nothing_is_copied(
     usage = store.usage()
     assert usage.eviction.policy == "fifo"
     assert {volume.ring for volume in usage.volumes} == {"main"}
-    assert usage.eviction.fate == Fate()
+    assert usage.eviction.disposition == Disposition()
     assert usage.eviction.write_amplification == 1
     store.close()

@@ -27,7 +27,7 @@ from volcache.store.files import FileSystem, ReadOnlyFileSystem
 from volcache.store.format import Record
 from volcache.store.index_format import encode_entries
 from volcache.store.offline import OfflineStore
-from volcache.store.walk import Anomaly, Counts
+from volcache.store.volume_check import Anomaly, Counts
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from support.damage import flip
 from support.stores import FakeClock, UnsyncedFileSystem, open_store
 from volcache.store import Record
-from volcache.store.index import Fate
+from volcache.store.index import Disposition
 
 VOLUME_SIZE: Final = 64 * 1024
 VOLUME_NUM: Final = 8
@@ -65,9 +65,9 @@ class Bench:
         )
 
     @property
-    def fate(self) -> Fate:
+    def disposition(self) -> Disposition:
         """What became of the records."""
-        return self.store.stats.fate
+        return self.store.stats.disposition
 
     def put(self, key: bytes, length: int = 900, **fields: Any) -> Record:
         """Put a value that was asked for, which belongs to ring probation."""
@@ -164,7 +164,7 @@ def test_each_record_has_its_fate(bench: Bench) -> None:
 
     assert [key for key in gone if bench.store.peek(key) is not None] == []
     assert bench.place(b"replaced")[0] == "probation"
-    assert bench.fate._asdict() == {
+    assert bench.disposition._asdict() == {
         "copied": len(kept),
         "copied_bytes": sum(bench.placed[key].size for key in kept),
         "unused": len(unused),
@@ -208,9 +208,11 @@ def test_copies_cost_tokens(tmp_path: Path) -> None:
         bench.store.get(earlier)
     eviction = bench.store.usage().eviction
 
-    assert eviction.fate.unpaid > 100
-    assert eviction.fate.copied_bytes + eviction.tokens <= 0.3 * eviction.put_bytes
-    assert eviction.fate.copied_bytes > 0.25 * eviction.put_bytes
+    assert eviction.disposition.unpaid > 100
+    assert (
+        eviction.disposition.copied_bytes + eviction.tokens <= 0.3 * eviction.put_bytes
+    )
+    assert eviction.disposition.copied_bytes > 0.25 * eviction.put_bytes
     bench.store.close()
 
 
@@ -224,8 +226,11 @@ def test_three_refused_reads_end_copying(bench: Bench) -> None:
     bench.begin()
     bench.finish()
 
-    assert bench.fate[:2] == (2, sum(bench.placed[USED[at]].size for at in (0, 3)))
-    assert (bench.fate.unreadable, bench.fate.left) == (3, 1)
+    assert bench.disposition[:2] == (
+        2,
+        sum(bench.placed[USED[at]].size for at in (0, 3)),
+    )
+    assert (bench.disposition.unreadable, bench.disposition.left) == (3, 1)
     assert bench.store.stats.read_errors == 3
 
 
@@ -238,7 +243,7 @@ def test_a_refused_write_ends_copying(bench: Bench) -> None:
     bench.begin()
     bench.finish()
 
-    assert (bench.fate.copied, bench.fate.left) == (2, 3)
+    assert (bench.disposition.copied, bench.disposition.left) == (2, 3)
     assert bench.store.stats.write_errors == 1
     assert {bench.place(key)[0] for key in USED[:2]} == {"main"}
     assert [bench.store.peek(key) for key in USED[2:]] == [None] * 4
@@ -257,5 +262,9 @@ def test_many_damaged_records_end_copying(
     bench.begin()
     bench.finish()
 
-    assert (bench.fate.damaged, bench.fate.left, bench.fate.copied) == (64, 6, 0)
+    assert (
+        bench.disposition.damaged,
+        bench.disposition.left,
+        bench.disposition.copied,
+    ) == (64, 6, 0)
     assert caplog.messages[0].startswith("reclaim.damaged count=1 error=")

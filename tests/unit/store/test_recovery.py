@@ -26,7 +26,7 @@ from volcache.store.manifest import (
     encode_manifest,
 )
 from volcache.store.offline import OfflineStore
-from volcache.store.walk import Counts
+from volcache.store.volume_check import Counts
 
 
 def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:

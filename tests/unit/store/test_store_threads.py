@@ -189,11 +189,11 @@ def test_lock_belongs_to_a_thread_until_it_has_left_as_often_as_entered(
 def test_signal_handler_ends_the_waiting_for_the_lock(tmp_path: Path) -> None:
     """As that of Ctrl-C does; the lock then is not acquired."""
     store = open_store(tmp_path)
-    is_held, is_over = Event(), Event()
+    is_blocked, is_over = Event(), Event()
 
     def hold() -> None:
         with store.lock:
-            is_held.set()
+            is_blocked.set()
             is_over.wait()
 
     def interrupt(*_: object) -> None:
@@ -208,7 +208,7 @@ def test_signal_handler_ends_the_waiting_for_the_lock(tmp_path: Path) -> None:
     other.start()
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        is_held.wait()
+        is_blocked.wait()
         with pytest.raises(InterruptedError):
             interrupted()
     finally:

@@ -83,7 +83,7 @@ def test_gain_is_known_when_as_much_as_the_capacity_was_put(tmp_path: Path) -> N
         return store.usage().eviction
 
     store = open_store(tmp_path, **options)
-    while not read().fate.unused:
+    while not read().disposition.unused:
         pass
     store = reopen(store, tmp_path, **options)
     eviction, before = read(), 0

@@ -5,15 +5,15 @@ from typing import Final, Self
 
 from volcache.histogram import Histogram
 from volcache.store import clock
-from volcache.store.eviction import Rates, Terms
+from volcache.store.eviction import Rates, Thresholds
 from volcache.store.files import FileSystem
 from volcache.store.format import NewRecord, RecordFields, Ring, VolumeUse
 from volcache.store.index import (
-    Fate,
+    Disposition,
     Found,
     Gap,
-    Heat,
     Loaded,
+    PolicyStats,
     Position,
     Run,
     Step,
@@ -180,7 +180,7 @@ class Index:
     def miss(self, key: bytes) -> None:
         """Remember that a key without an entry was asked for."""
 
-    def heat(self) -> Heat:
+    def policy_stats(self) -> PolicyStats:
         """Return what was counted."""
 
     def count_older(self, stored_us: int) -> None:
@@ -256,14 +256,14 @@ class Index:
         """
 
     def set_putting(
-        self, clock: clock.Clock, due_bytes: int, syncs: bool, writes: Histogram
+        self, clock: clock.Clock, deferred_bytes: int, syncs: bool, writes: Histogram
     ) -> None:
         """
         Say how records are put.
 
         Args:
             clock: Has the times of records.
-            due_bytes: Appended bytes after which a step of a reclaim is due.
+            deferred_bytes: Appended bytes after which a step of a reclaim is due.
             syncs: Return only when a record is on the disk.
             writes: Counts the time that the disk takes.
         """
@@ -304,14 +304,14 @@ class Index:
         Raises:
             SyncFailedError: The end of the volume has not moved; it must be retired.
             OSError: The end has not moved; the next record overwrites this one.
-                Both are reported by `take_due`, too.
+                Both are reported by `take_deferred`, too.
         """
 
-    def put_together(self, records: list[NewRecord]) -> list[bool]:
+    def group_commit(self, records: list[NewRecord]) -> list[bool]:
         """
         Put values with one sync or one write, as the front does.
 
-        See `vc_core_put_together` and `vc_core_put_many`.
+        See `vc_core_group_commit` and `vc_core_put_many`.
 
         For tests. Content types and times stored are ignored.
 
@@ -405,14 +405,14 @@ class Index:
     def shared_fd(self) -> int:
         """The descriptor of what guests map; -1: there is none."""
 
-    def hold(self, *, is_held: bool) -> None:
+    def block_writes(self, *, is_blocked: bool) -> None:
         """Let nothing be put or deleted without a volume as long as it is held."""
 
     @property
-    def is_due(self) -> bool:
-        """Whether no record is put without a volume before `take_due`."""
+    def has_deferred(self) -> bool:
+        """Whether no record is put without a volume before `take_deferred`."""
 
-    def take_due(
+    def take_deferred(
         self,
     ) -> tuple[int, list[Volume], list[Volume], list[tuple[Volume, OSError]]]:
         """
@@ -597,7 +597,7 @@ class Reclaim:
             length: Its end.
         """
 
-    def collect(self, shares: int, terms: Terms) -> Fate:
+    def collect(self, shares: int, thresholds: Thresholds) -> Disposition:
         """
         Search some of `SHARES` parts of the index, those that were not searched yet.
 
@@ -609,7 +609,7 @@ class Reclaim:
         self,
         end: int,
         copy_bytes: int,
-        terms: Terms,
+        thresholds: Thresholds,
         target: Volume | None,
         now_ms: int,
     ) -> Step:
@@ -619,7 +619,7 @@ class Reclaim:
         Args:
             end: Stop at a record that begins here or later.
             copy_bytes: Stop after so many bytes were copied.
-            terms: What is kept.
+            thresholds: What is kept.
             target: Gets the copies; None: nothing more is copied.
             now_ms: A record that has expired by then is not copied.
         """

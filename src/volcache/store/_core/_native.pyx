@@ -25,9 +25,9 @@ from volcache.errors import DamagedRecordError
 from volcache.store.files import SyncFailedError
 from volcache.store.format import RecordHeader, Ring
 from volcache.store.index import (
-    SHARES, Found, Gap, Heat, Loaded, Run, Step, Torn, Unreadable
+    SHARES, Found, Gap, PolicyStats, Loaded, Run, Step, Torn, Unreadable
 )
-from volcache.store.index import Fate
+from volcache.store.index import Disposition
 
 cdef tuple RINGS = tuple(Ring)  # as the core numbers them
 
@@ -377,10 +377,10 @@ cdef class Index:
     def miss(self, bytes key not None):
         vc_core_miss(self.core, data_of(key), PyBytes_GET_SIZE(key))
 
-    def heat(self):
-        cdef vc_heat heat
-        vc_core_get_heat(self.core, &heat)
-        return Heat(heat.tokens, heat.ghost_hits, heat.older_hits)
+    def policy_stats(self):
+        cdef vc_policy_stats policy_stats
+        vc_core_get_policy_stats(self.core, &policy_stats)
+        return PolicyStats(policy_stats.tokens, policy_stats.ghost_hits, policy_stats.older_hits)
 
     def count_older(self, uint64_t stored_us):
         vc_core_set_older(self.core, stored_us)
@@ -510,13 +510,13 @@ cdef class Index:
 
     # --- Putting ----------------------------------------------------------------------
 
-    def set_putting(self, clock, uint64_t due_bytes, bint syncs, writes):
+    def set_putting(self, clock, uint64_t deferred_bytes, bint syncs, writes):
         cdef vc_putting putting
         self.clock, self.writes, self.syncs = clock, writes, syncs
         putting.next_us, putting.context = python_next_us, <void *>self
         if type(clock) is Clock:
             putting.next_us, putting.context = native_next_us, &(<Clock>clock).clock
-        putting.due_bytes, putting.syncs = due_bytes, syncs
+        putting.deferred_bytes, putting.syncs = deferred_bytes, syncs
         vc_core_set_putting(self.core, &putting)
 
     def put(
@@ -588,7 +588,7 @@ cdef class Index:
             return None
         return bool(holds)
 
-    def put_together(self, list records not None):
+    def group_commit(self, list records not None):
         cdef vc_put puts[16]
         cdef vc_put *pointers[16]
         cdef size_t count = len(records), made = 0, more = 1
@@ -604,7 +604,7 @@ cdef class Index:
         with nogil:
             if self.syncs:
                 while made < count:
-                    made += vc_core_put_together(self.core, pointers + made, count - made)
+                    made += vc_core_group_commit(self.core, pointers + made, count - made)
             else:
                 while made < count and more:
                     more = vc_core_put_many(self.core, pointers + made, count - made)
@@ -632,7 +632,7 @@ cdef class Index:
 
     cdef bint has_put(self, const vc_put *put, vc_status status, int error) except -1:
         """Count a record that was put, or raise why it was not; False: it is deferred."""
-        if status == VC_DEFERRED or status == VC_TOGETHER:
+        if status == VC_DEFERRED or status == VC_GROUPED:
             return False
         if status != VC_OK:
             raise self.put_failure(status, error, put.ring)
@@ -642,8 +642,8 @@ cdef class Index:
                 self.writes.observe(put.started_ns, put.took_ns)
         return True
 
-    def hold(self, *, bint is_held):
-        vc_core_hold(self.core, is_held)
+    def block_writes(self, *, bint is_blocked):
+        vc_core_block_writes(self.core, is_blocked)
 
     cpdef unsigned set_volume(self, volume) except *:
         cdef Writer writer = volume
@@ -664,11 +664,11 @@ cdef class Index:
         return synced
 
     @property
-    def is_due(self):
-        return vc_core_is_due(self.core)
+    def has_deferred(self):
+        return vc_core_has_deferred(self.core)
 
-    def take_due(self):
-        cdef vc_due due = vc_core_take_due(self.core)
+    def take_deferred(self):
+        cdef vc_deferred due = vc_core_take_deferred(self.core)
         unwritten = [one for i, one in enumerate(self.volumes) if due.unwritten >> i & 1]
         refused = [one for i, one in enumerate(self.volumes) if due.refused >> i & 1]
         unsynced = [
@@ -756,7 +756,7 @@ cdef object loaded_of(const vc_lines *lines):
         bool(lines.is_sealed),
         lines.checksum if lines.has_checksum else None,
         lines.named,
-        bool(lines.is_of_copy),
+        bool(lines.is_of_clone),
         lines.entries,
         lines.last_offset,
     )
@@ -1033,23 +1033,23 @@ cdef dict ENDS = {
 }
 
 
-cdef vc_terms terms_of(terms):
-    cdef vc_terms found
+cdef vc_thresholds thresholds_of(thresholds):
+    cdef vc_thresholds found
     cdef int i
     for i in range(VC_SIZE_STEPS - 1):
-        found.limit[i] = terms.limits[i]
+        found.limit[i] = thresholds.limits[i]
     for i in range(VC_SIZE_STEPS):
-        found.need[i] = terms.needs[i]
-    found.hits_taken = terms.hits_taken
-    found.is_probation = terms.is_probation
+        found.need[i] = thresholds.needs[i]
+    found.hits_taken = thresholds.hits_taken
+    found.is_probation = thresholds.is_probation
     found.now_ms = 0
     return found
 
 
-cdef object fate_of(const vc_fate *fate):
-    return Fate(
-        fate.copied, fate.copied_bytes, fate.unused, fate.unpaid, fate.expired,
-        fate.damaged, fate.unreadable, fate.left, fate.purged,
+cdef object disposition_of(const vc_disposition *disposition):
+    return Disposition(
+        disposition.copied, disposition.copied_bytes, disposition.unused, disposition.unpaid, disposition.expired,
+        disposition.damaged, disposition.unreadable, disposition.left, disposition.purged,
     )
 
 
@@ -1068,30 +1068,30 @@ cdef class Reclaim:
     def __dealloc__(self):
         vc_reclaim_free(self.reclaim)
 
-    def collect(self, uint32_t shares, terms):
+    def collect(self, uint32_t shares, thresholds):
         cdef uint32_t segments = shares * ((1 << VC_SEGMENT_BITS) // <uint32_t>SHARES)
-        cdef vc_terms c_terms = terms_of(terms)
-        cdef vc_fate fate
+        cdef vc_thresholds c_thresholds = thresholds_of(thresholds)
+        cdef vc_disposition disposition
         with nogil:
-            vc_reclaim_collect(self.reclaim, segments, &c_terms, &fate)
-        return fate_of(&fate)
+            vc_reclaim_collect(self.reclaim, segments, &c_thresholds, &disposition)
+        return disposition_of(&disposition)
 
-    def step(self, uint64_t end, uint64_t copy_bytes, terms, target, uint64_t now_ms):
-        cdef vc_terms c_terms = terms_of(terms)
-        cdef vc_fate fate
+    def step(self, uint64_t end, uint64_t copy_bytes, thresholds, target, uint64_t now_ms):
+        cdef vc_thresholds c_thresholds = thresholds_of(thresholds)
+        cdef vc_disposition disposition
         cdef vc_reclaim_result step
         cdef vc_writer *to = NULL
         cdef Writer writer = None
         cdef uint64_t offset = 0
         cdef int error
-        c_terms.now_ms = now_ms
+        c_thresholds.now_ms = now_ms
         if target is not None:
             writer = target
             to = &writer.writer
             to.slot = self.index.slots[target.seq]
         with nogil:
             step = vc_reclaim_step(
-                self.reclaim, end, copy_bytes, &c_terms, to, &fate, &offset
+                self.reclaim, end, copy_bytes, &c_thresholds, to, &disposition, &offset
             )
             error = errno
         failed = None
@@ -1105,7 +1105,7 @@ cdef class Reclaim:
             failed = writer.calls.failure(error)
         if failed is not None and not isinstance(failed, (OSError, DamagedRecordError)):
             raise failed
-        return Step(ENDS[step], fate_of(&fate), failed)
+        return Step(ENDS[step], disposition_of(&disposition), failed)
 
 
 # --- Scanning --------------------------------------------------------------------------
@@ -1159,12 +1159,12 @@ cdef class Records:
         bint adds_entries=False,
         bint has_lost=False,
         bint has_values=True,
-        size_t piece=VC_AHEAD_PIECE_BYTES,
+        size_t piece=VC_READ_AHEAD_PIECE_BYTES,
     ):
         self.calls, self.volume, self.fs, self.index = Calls(fs), volume, fs, index
         cdef uint64_t length = 0 if volume.fd < 0 else fs.stat(volume.fd).st_size
         self.scan.length = min(end, length)
-        self.scan.ahead = vc_ahead_new(
+        self.scan.ahead = vc_read_ahead_new(
             &self.calls.table, volume.fd, start, self.scan.length, piece
         )
         if self.scan.ahead is NULL:
@@ -1181,7 +1181,7 @@ cdef class Records:
             self.scan.writer = &(<Writer>volume).writer
 
     def __dealloc__(self):
-        vc_ahead_free(self.scan.ahead)
+        vc_read_ahead_free(self.scan.ahead)
         vc_writer_free(&self.scan.expected)
 
     @property
@@ -1199,7 +1199,7 @@ cdef class Records:
     @property
     def unreadable(self):
         cdef uint64_t first
-        return vc_ahead_unreadable(self.scan.ahead, self.scan.length, &first), first
+        return vc_read_ahead_unreadable(self.scan.ahead, self.scan.length, &first), first
 
     def expect(self, bytes lines not None, uint64_t length):
         self.lines = lines

@@ -187,7 +187,7 @@ void vc_core_free(vc_core *core) VC_UNCHECKED {
 }
 
 /* Apply changes. Without the memory to sort them, apply them one by one. */
-static void apply(vc_core *core, vc_batch *changes) VC_REQUIRES(core->mutex) {
+static void core_apply(vc_core *core, vc_batch *changes) VC_REQUIRES(core->mutex) {
     size_t count = changes->count;
     changes->count = 0;
     if (vc_index_set_many(core->index, changes->at, count)) return;
@@ -197,7 +197,7 @@ static void apply(vc_core *core, vc_batch *changes) VC_REQUIRES(core->mutex) {
 static void *apply_in_thread(void *argument) {
     vc_core *core = argument;
     pthread_mutex_lock(&core->mutex);
-    apply(core, &core->full);
+    core_apply(core, &core->full);
     pthread_mutex_unlock(&core->mutex);
     return NULL;
 }
@@ -215,8 +215,8 @@ static void apply_full(vc_core *core) VC_UNCHECKED {
 /* If the thread that applies `full` has not begun, this one does it, and leaves it nothing. */
 void vc_core_lock(vc_core *core) {
     pthread_mutex_lock(&core->mutex);
-    if (core->full.count) apply(core, &core->full);
-    if (core->filling.count) apply(core, &core->filling);
+    if (core->full.count) core_apply(core, &core->full);
+    if (core->filling.count) core_apply(core, &core->filling);
 }
 
 uint32_t vc_core_add_volume(vc_core *core, uint64_t seq) {
@@ -343,8 +343,8 @@ void vc_core_miss(vc_core *core, const uint8_t *key, size_t length) {
 }
 
 /* Find an entry for a read, and count its hit if it is not larger, or the miss. */
-static bool count_read(vc_core *core, uint64_t fingerprint, uint64_t size_max,
-                       vc_entry *entry) VC_REQUIRES(core->mutex) {
+static bool core_count_read(vc_core *core, uint64_t fingerprint, uint64_t size_max,
+                            vc_entry *entry) VC_REQUIRES(core->mutex) {
     bool is_found = vc_index_find(core->index, fingerprint, entry);
     if (!core->has_policy) return is_found;
     if (!is_found) {
@@ -367,7 +367,7 @@ bool vc_core_hit(vc_core *core, const uint8_t *key, size_t length, uint64_t stor
     vc_entry entry;
     vc_core_lock(core);
     entry.is_raised = false;
-    count_read(core, fingerprint, UINT64_MAX, &entry);
+    core_count_read(core, fingerprint, UINT64_MAX, &entry);
     vc_core_unlock(core);
     if (entry.is_raised) count_older(core, stored_us);
     return entry.is_raised;
@@ -378,7 +378,7 @@ void vc_core_count_reads(vc_core *core, const uint64_t *reads, size_t count) {
     vc_core_lock(core);
     for (size_t i = 0; core->has_policy && i < count; i++) {
         if (reads[i] & VC_GUEST_MISS) vc_ghost_add(&core->missed, reads[i] & ~VC_GUEST_MISS);
-        else (void)count_read(core, reads[i], UINT64_MAX, &entry);
+        else (void)core_count_read(core, reads[i], UINT64_MAX, &entry);
     }
     vc_core_unlock(core);
 }
@@ -395,9 +395,9 @@ void vc_core_size_ghost(vc_core *core, uint64_t keys) {
     vc_core_unlock(core);
 }
 
-void vc_core_get_heat(vc_core *core, vc_heat *heat) {
+void vc_core_get_policy_stats(vc_core *core, vc_policy_stats *policy_stats) {
     vc_core_lock(core);
-    *heat = (vc_heat){core->tokens, core->ghost_hits, atomic_load(&core->older_hits)};
+    *policy_stats = (vc_policy_stats){core->tokens, core->ghost_hits, atomic_load(&core->older_hits)};
     vc_core_unlock(core);
 }
 
@@ -548,12 +548,12 @@ static vc_status check_record(vc_core *core, const uint8_t *key, size_t key_leng
     return VC_OK;
 }
 
-static bool look_up(vc_core *core, const uint8_t *key, size_t length, bool is_read,
-                    uint64_t size_max, bool takes_tombstone, vc_lookup *found) {
+static bool core_look_up(vc_core *core, const uint8_t *key, size_t length, bool is_read,
+                         uint64_t size_max, bool takes_tombstone, vc_lookup *found) {
     uint64_t fingerprint = vc_core_hash(core, key, length);
     vc_entry entry;
     vc_core_lock(core);
-    bool is_found = is_read ? count_read(core, fingerprint, size_max, &entry)
+    bool is_found = is_read ? core_count_read(core, fingerprint, size_max, &entry)
                             : vc_index_find(core->index, fingerprint, &entry);
     is_found = is_found && !core->is_closed && (takes_tombstone || !entry.is_tombstone) &&
                core->places[entry.slot].segments;
@@ -579,7 +579,7 @@ static bool look_up(vc_core *core, const uint8_t *key, size_t length, bool is_re
 
 bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, uint64_t size_max,
                     vc_lookup *found) {
-    return look_up(core, key, length, true, size_max, false, found);
+    return core_look_up(core, key, length, true, size_max, false, found);
 }
 
 void vc_core_prefetch(vc_core *core, const struct iovec *keys, size_t count) {
@@ -591,7 +591,7 @@ void vc_core_prefetch(vc_core *core, const struct iovec *keys, size_t count) {
 }
 
 bool vc_core_peek(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found) {
-    return look_up(core, key, length, false, 0, false, found);
+    return core_look_up(core, key, length, false, 0, false, found);
 }
 
 bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool counts,
@@ -787,7 +787,7 @@ static vc_status write_record(vc_writer *writer, vc_put *put, uint64_t offset, u
     return VC_OK;
 }
 
-static void add_line(vc_writer *writer, const vc_put *put) {
+static void core_add_line(vc_writer *writer, const vc_put *put) {
     const vc_record *record = &put->record;
     /* A deletion has neither offset nor size in the index file. */
     vc_writer_add_entry(writer, put->key, record->key_length,
@@ -805,13 +805,13 @@ vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync) {
     if (sync && !sync_volume(writer)) return VC_SYNC_ERROR;
     writer->end = put->record.offset + put->record.size;
     if (sync) writer->synced_end = writer->end;
-    add_line(writer, put);
+    core_add_line(writer, put);
     return VC_OK;
 }
 
 void vc_core_set_putting(vc_core *core, const vc_putting *how) { core->putting = *how; }
 
-void vc_core_hold(vc_core *core, bool is_held) { core->is_held = is_held; }
+void vc_core_block_writes(vc_core *core, bool is_blocked) { core->is_blocked = is_blocked; }
 
 unsigned vc_core_set_writer(vc_core *core, vc_writer *writer) {
     vc_core_lock(core);
@@ -856,7 +856,7 @@ static void write_entries(vc_core *core, vc_writer *writer, unsigned ring) {
     if (writer->is_indexed)
         vc_writer_clear(writer);
     else
-        core->due.unwritten |= 1u << ring;
+        core->deferred.unwritten |= 1u << ring;
 }
 
 /* Set when a record is put, and when that begins. */
@@ -869,37 +869,37 @@ static void set_times(vc_core *core, vc_put *put) {
 /* Let the index have a record that was appended, and say what is due. */
 static void accept(vc_core *core, const vc_put *put, vc_writer *writer) {
     add_entry(core, put, writer->slot);
-    core->due.bytes += put->record.size;
+    core->deferred.bytes += put->record.size;
     if (put->record.kind)
         write_entries(core, writer, put->ring);
     else if (writer->pending >= writer->pending_max)
-        core->due.unwritten |= 1u << put->ring;
+        core->deferred.unwritten |= 1u << put->ring;
 }
 
-static vc_status append(vc_core *core, vc_put *put, vc_writer *writer) {
+static vc_status core_append(vc_core *core, vc_put *put, vc_writer *writer) {
     set_times(core, put);
     vc_status status = vc_writer_append(writer, put, core->putting.syncs);
     put->took_ns = vc_monotonic_ns() - put->started_ns;
-    if (status == VC_IO_ERROR || status == VC_SYNC_ERROR) core->due.refused |= 1u << put->ring;
+    if (status == VC_IO_ERROR || status == VC_SYNC_ERROR) core->deferred.refused |= 1u << put->ring;
     if (status == VC_OK) accept(core, put, writer);
     return status;
 }
 
 /* Whether a record without a ring may be appended. */
 static bool is_plain(vc_core *core, const vc_writer *writer, const vc_record *record) {
-    return !core->is_held && !vc_core_is_due(core) && (!record->kind || writer->is_indexed);
+    return !core->is_blocked && !vc_core_has_deferred(core) && (!record->kind || writer->is_indexed);
 }
 
 vc_status vc_core_put(vc_core *core, vc_put *put) {
     bool has_ring = put->ring != VC_RING_UNKNOWN;
-    if (!has_ring && core->putting.syncs) return VC_TOGETHER;
+    if (!has_ring && core->putting.syncs) return VC_GROUPED;
     if (!vc_core_try_acquire(core, VC_LOCK_WAIT_NS)) return VC_DEFERRED;
     if (!has_ring) put->ring = vc_core_ring_for(core, put->key, put->record.key_length);
     vc_writer *writer = put->ring < VC_RINGS ? core->writers[put->ring] : NULL;
     bool is_possible = writer && has_room(writer, writer->end, &put->record) &&
                        (has_ring || is_plain(core, writer, &put->record));
-    vc_status status = is_possible ? append(core, put, writer) : VC_DEFERRED;
-    put->is_due = vc_core_is_due(core);
+    vc_status status = is_possible ? core_append(core, put, writer) : VC_DEFERRED;
+    put->has_deferred = vc_core_has_deferred(core);
     vc_core_release(core);
     return status;
 }
@@ -933,7 +933,7 @@ static size_t gather(vc_core *core, vc_put *const *puts, size_t count, writing *
         if (!record->stored_us)
             record->stored_us = (uint64_t)core->putting.next_us(core->putting.context);
         encode_record(writer, put, to->end, prefix);
-        add_line(writer, put);
+        core_add_line(writer, put);
         to->prefixes_used += record->prefix;
         to->end += record->size;
         to->parts[to->part_count++] = (struct iovec){prefix, record->prefix};
@@ -955,8 +955,8 @@ static void erase_others(vc_core *core, vc_put *const *puts, size_t count, uint6
         /* A full disk has no block there in which it could be. */
         if (errno == ENOSPC && from >= at) continue;
         /* As after a failed sync: META.txt says where the volume ends. */
-        core->due.sync_error = errno;
-        core->due.unsynced |= 1u << puts[0]->ring;
+        core->deferred.sync_error = errno;
+        core->deferred.unsynced |= 1u << puts[0]->ring;
     }
 }
 
@@ -969,7 +969,7 @@ static size_t put_gathered(vc_core *core, vc_put *const *puts, size_t count, wri
     vc_writer *writer = core->writers[puts[0]->ring];
     uint64_t at = writer->end;
     if (!write_parts(writer, to->parts, to->part_count, &at, to->end, CHUNK_BYTES)) {
-        core->due.refused |= 1u << puts[0]->ring;
+        core->deferred.refused |= 1u << puts[0]->ring;
         erase_others(core, puts, made, at);
         writer->lines_used = to->lines_used;
         writer->pending -= made;
@@ -980,10 +980,10 @@ static size_t put_gathered(vc_core *core, vc_put *const *puts, size_t count, wri
     for (size_t i = 0; i < made; i++) {
         puts[i]->started_ns = started_ns;
         puts[i]->took_ns = now_ns - started_ns;
-        puts[i]->is_due = false;
+        puts[i]->has_deferred = false;
         accept(core, puts[i], writer);
     }
-    puts[made - 1]->is_due = vc_core_is_due(core);
+    puts[made - 1]->has_deferred = vc_core_has_deferred(core);
     return made;
 }
 
@@ -997,7 +997,7 @@ size_t vc_core_put_many(vc_core *core, vc_put *const *puts, size_t count) {
         keys[i] = (struct iovec){(void *)puts[i]->key, puts[i]->record.key_length};
     vc_core_prefetch(core, keys, count);
     if (!vc_core_try_acquire(core, VC_LOCK_WAIT_NS)) return 0;
-    bool is_possible = !core->is_held && !vc_core_is_due(core);
+    bool is_possible = !core->is_blocked && !vc_core_has_deferred(core);
     size_t made = is_possible ? put_gathered(core, puts, count, &to) : 0;
     vc_core_release(core);
     return made;
@@ -1008,26 +1008,26 @@ size_t vc_core_put_many(vc_core *core, vc_put *const *puts, size_t count) {
 typedef struct {
     uint64_t end;
     size_t lines_used, pending;     /* of the writer, before */
-} together;
+} group;
 
-static vc_status append_next(vc_core *core, vc_put *put, together *rings) {
+static vc_status append_next(vc_core *core, vc_put *put, group *rings) {
     put->ring = vc_core_ring_for(core, put->key, put->record.key_length);
     vc_writer *writer = put->ring < VC_RINGS ? core->writers[put->ring] : NULL;
-    if (core->is_held || core->due.refused || !writer ||
+    if (core->is_blocked || core->deferred.refused || !writer ||
         !has_room(writer, rings[put->ring].end, &put->record))
         return VC_DEFERRED;
     set_times(core, put);
     vc_status status = write_record(writer, put, rings[put->ring].end, PAGE_BYTES);
-    if (status == VC_IO_ERROR) core->due.refused |= 1u << put->ring;
+    if (status == VC_IO_ERROR) core->deferred.refused |= 1u << put->ring;
     if (status != VC_OK) return status;
-    add_line(writer, put);
+    core_add_line(writer, put);
     rings[put->ring].end += put->record.size;
     return VC_OK;
 }
 
 /* Returns whether what was put together is on the disk, if each record is to be synced. If not, it
  * is as if it had not been put, except that a start may find it. */
-static bool sync_together(vc_core *core, unsigned ring, const together *from) {
+static bool sync_group(vc_core *core, unsigned ring, const group *from) {
     vc_writer *writer = core->writers[ring];
     if (!writer || from->end == writer->end) return true;
     if (!core->putting.syncs || sync_volume(writer)) {
@@ -1035,9 +1035,9 @@ static bool sync_together(vc_core *core, unsigned ring, const together *from) {
         if (core->putting.syncs) writer->synced_end = from->end;
         return true;
     }
-    core->due.sync_error = errno;
-    core->due.refused |= 1u << ring;
-    core->due.unsynced |= 1u << ring;
+    core->deferred.sync_error = errno;
+    core->deferred.refused |= 1u << ring;
+    core->deferred.unsynced |= 1u << ring;
     writer->lines_used = from->lines_used;
     writer->pending = from->pending;
     return false;
@@ -1051,42 +1051,42 @@ static bool is_again(const uint64_t *fingerprints, size_t at) {
     return false;
 }
 
-size_t vc_core_put_together(vc_core *core, vc_put *const *puts, size_t count) {
-    together rings[VC_RINGS] = {0};
-    uint64_t fingerprints[VC_PUTS_TOGETHER];
+size_t vc_core_group_commit(vc_core *core, vc_put *const *puts, size_t count) {
+    group rings[VC_RINGS] = {0};
+    uint64_t fingerprints[VC_GROUP_PUTS_MAX];
     size_t made = 0;
     bool is_synced[VC_RINGS];
     while (!wait_for_turn(core, NS_PER_SECOND)) continue;
     become_owner(core);
     for (unsigned ring = 0; ring < VC_RINGS; ring++) {
         const vc_writer *writer = core->writers[ring];
-        if (writer) rings[ring] = (together){writer->end, writer->lines_used, writer->pending};
+        if (writer) rings[ring] = (group){writer->end, writer->lines_used, writer->pending};
     }
-    for (; made < count && made < VC_PUTS_TOGETHER; made++) {
+    for (; made < count && made < VC_GROUP_PUTS_MAX; made++) {
         vc_put *put = puts[made];
         fingerprints[made] = vc_core_fingerprint(core, put->key, put->record.key_length);
         if (is_again(fingerprints, made)) break;
         put->status = append_next(core, put, rings);
     }
     for (unsigned ring = 0; ring < VC_RINGS; ring++)
-        is_synced[ring] = sync_together(core, ring, &rings[ring]);
+        is_synced[ring] = sync_group(core, ring, &rings[ring]);
     int64_t now_ns = vc_monotonic_ns();
     for (size_t i = 0; i < made; i++) {
         vc_put *put = puts[i];
-        put->is_due = false;
+        put->has_deferred = false;
         if (put->status != VC_OK) continue;
         put->took_ns = now_ns - put->started_ns;
         if (is_synced[put->ring]) accept(core, put, core->writers[put->ring]);
         else put->status = VC_SYNC_ERROR;
     }
-    if (made) puts[made - 1]->is_due = vc_core_is_due(core);
+    if (made) puts[made - 1]->has_deferred = vc_core_has_deferred(core);
     vc_core_release(core);
     return made;
 }
 
 /* Read the header of a record, from the disk only if the caller `waits`. */
-static vc_status read_header(vc_core *core, const vc_lookup *at, size_t key_length, bool waits,
-                             uint8_t head[VC_PREFIX_BYTES_MAX], vc_record *record) {
+static vc_status core_read_header(vc_core *core, const vc_lookup *at, size_t key_length, bool waits,
+                                  uint8_t head[VC_PREFIX_BYTES_MAX], vc_record *record) {
     const vc_calls *calls = &core->calls;
     size_t length = VC_HEAD_BYTES_MAX(key_length);
     vc_status status = VC_SHORT;
@@ -1118,7 +1118,7 @@ static vc_status find_deleted(vc_core *core, const vc_put *put, uint64_t now_ms,
         vc_core_stats(core, &stats);
         return stats.displaced ? VC_OK : VC_OTHER_KEY;
     }
-    vc_status status = read_header(core, &at, length, has_ring, head, &record);
+    vc_status status = core_read_header(core, &at, length, has_ring, head, &record);
     vc_core_end_read(core);
     if (status != VC_OK || record.kind) return has_ring ? VC_OK : VC_DEFERRED;
     if (record.key_length != length || memcmp(record.key, put->key, length)) {
@@ -1137,7 +1137,7 @@ vc_status vc_core_delete(vc_core *core, vc_put *put, uint64_t now_ms, bool *exis
     put->record = (vc_record){.key_length = put->record.key_length, .kind = 1};
     put->type = put->encoding = put->cache = put->value = put->key;     /* 0 bytes of each */
     put->started_ns = 0;
-    if (has_ring || !(core->is_held || core->due.refused))
+    if (has_ring || !(core->is_blocked || core->deferred.refused))
         status = find_deleted(core, put, now_ms, existed);
     if (status == VC_OK) status = vc_core_put(core, put);
     vc_core_release(core);
@@ -1146,7 +1146,7 @@ vc_status vc_core_delete(vc_core *core, vc_put *put, uint64_t now_ms, bool *exis
 
 /* Look up the last record of a key, also a tombstone. Returns as `vc_core_peek`. */
 static bool peek_last(vc_core *core, const uint8_t *key, size_t length, vc_lookup *at) {
-    return look_up(core, key, length, false, 0, true, at);
+    return core_look_up(core, key, length, false, 0, true, at);
 }
 
 vc_status vc_core_holds(vc_core *core, const uint8_t *key, size_t length,
@@ -1156,7 +1156,7 @@ vc_status vc_core_holds(vc_core *core, const uint8_t *key, size_t length,
     vc_record record = {0};
     vc_status status = VC_OTHER_KEY;
     if (peek_last(core, key, length, &at)) {
-        status = read_header(core, &at, length, waits, head, &record);
+        status = core_read_header(core, &at, length, waits, head, &record);
         vc_core_end_read(core);
         if (status != VC_OK) return VC_DEFERRED;
     }
@@ -1196,15 +1196,15 @@ vc_status vc_core_change(vc_core *core, vc_put *put, const vc_condition *conditi
     return status;
 }
 
-bool vc_core_is_due(vc_core *core) {
-    const vc_due *due = &core->due;
-    return due->bytes >= core->putting.due_bytes || due->unwritten || due->refused;
+bool vc_core_has_deferred(vc_core *core) {
+    const vc_deferred *due = &core->deferred;
+    return due->bytes >= core->putting.deferred_bytes || due->unwritten || due->refused;
 }
 
-vc_due vc_core_take_due(vc_core *core) {
-    vc_due due = core->due;
-    core->due = (vc_due){.bytes = due.bytes < core->putting.due_bytes ? due.bytes : 0};
-    due.bytes -= core->due.bytes;
+vc_deferred vc_core_take_deferred(vc_core *core) {
+    vc_deferred due = core->deferred;
+    core->deferred = (vc_deferred){.bytes = due.bytes < core->putting.deferred_bytes ? due.bytes : 0};
+    due.bytes -= core->deferred.bytes;
     return due;
 }
 
@@ -1256,7 +1256,7 @@ vc_status vc_core_load(vc_core *core, uint32_t slot, int fd, vc_lines *lines) {
         at += (uint64_t)got;
         filled += (size_t)got;
         size_t used = vc_lines_read(lines, window, filled, take_entry, &to);
-        if (lines->is_damaged || lines->is_of_copy || to.status != VC_OK) break;
+        if (lines->is_damaged || lines->is_of_clone || to.status != VC_OK) break;
         filled -= used;
         if (filled) memmove(window, window + used, filled);
         if (filled == room) { /* A block is longer than the window. */

@@ -9,13 +9,13 @@
  *                    tries to acquire it for about a millisecond, as `vc_core_put` does. If it
  *                    cannot, because a volume is started or reclaimed, it leaves the request
  *                    to Python. While it has the lock, it waits neither for the interpreter nor
- *                    for a client. The thread that calls `vc_core_put_together` waits.
+ *                    for a client. The thread that calls `vc_core_group_commit` waits.
  *   the mutex        Inside of this module: protects the index, the table of volumes, the
  *                    purges and the figures of the policy. It is held for a lookup or a change,
  *                    never during a system call, so readers wait for no writer.
  * Without any lock, any number of threads may call those under "Reading", and `vc_core_find`,
  * `vc_core_hit`, `vc_core_miss`, `vc_core_is_purged`, `vc_core_live`, `vc_core_stats` and
- * `vc_core_get_heat`. All others need the write lock; until other threads use the core, as when it is loaded, nothing does.
+ * `vc_core_get_policy_stats`. All others need the write lock; until other threads use the core, as when it is loaded, nothing does.
  * A volume that is reclaimed while a record in it is read may be overwritten meanwhile: the
  * record then fails its checks, which the reader takes for a miss. The descriptors belong to the
  * caller. They are closed only when the store is closed: after `vc_core_close`, which waits
@@ -103,7 +103,7 @@ typedef struct {
     double tokens;
     uint64_t ghost_hits;    /* keys that were put after they were dropped from probation */
     uint64_t older_hits;    /* reads of records stored before the time given */
-} vc_heat;
+} vc_policy_stats;
 
 /* Count hits and misses from now on. Returns false without memory. */
 bool vc_core_set_policy(vc_core *core, const vc_policy *policy);
@@ -126,7 +126,7 @@ int vc_core_shared_fd(const vc_core *core);
 void vc_core_set_older(vc_core *core, uint64_t us);
 /* Have room in the ghost for about `keys` keys. */
 void vc_core_size_ghost(vc_core *core, uint64_t keys);
-void vc_core_get_heat(vc_core *core, vc_heat *heat);
+void vc_core_get_policy_stats(vc_core *core, vc_policy_stats *policy_stats);
 
 /* --- Purges ------------------------------------------------------------------------ */
 
@@ -252,8 +252,8 @@ typedef struct {
     const uint8_t *type, *encoding, *cache, *key, *value;
     unsigned ring;
     int64_t started_ns, took_ns;    /* when, and for how long, it was written */
-    bool is_due;            /* since it was put, something is; see `vc_core_is_due` */
-    vc_status status;       /* of `vc_core_put_together` */
+    bool has_deferred;            /* since it was put, something is; see `vc_core_has_deferred` */
+    vc_status status;       /* of `vc_core_group_commit` */
 } vc_put;
 
 /* Write a record at `end` and add its entry. With `sync`, return only when it is on the disk.
@@ -266,13 +266,13 @@ typedef struct {
  * why, `end` has not moved, and the next record overwrites this one. */
 vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync);
 
-enum { VC_PUTS_TOGETHER = 256, VC_PUTS_AT_ONCE = 16 };  /* at most */
+enum { VC_GROUP_PUTS_MAX = 256, VC_PUTS_AT_ONCE = 16 };  /* at most */
 
 /* How records are put. */
 typedef struct {
     int64_t (*next_us)(void *context);  /* later than all times before */
     void *context;
-    uint64_t due_bytes;     /* after these, a step of a reclaim is due */
+    uint64_t deferred_bytes;     /* after these, a step of a reclaim is due */
     bool syncs;             /* each record */
 } vc_putting;
 
@@ -283,12 +283,12 @@ typedef struct {
     unsigned refused;       /* the disk has refused a record, which a start may find */
     unsigned unsynced;      /* of these: a sync has failed, and the volume must be retired */
     int sync_error;         /* why */
-} vc_due;
+} vc_deferred;
 
 void vc_core_set_putting(vc_core *core, const vc_putting *how);
 /* Let no plain put or deletion and no copy be made from now on, or let them be made again: a
  * start may find a record that the disk has refused. */
-void vc_core_hold(vc_core *core, bool is_held);
+void vc_core_block_writes(vc_core *core, bool is_blocked);
 /* Let `writer` have the records of the ring that its volume is in, until another one is set;
  * returns the ring. To put nothing more into the volume, set its `capacity` to 0. */
 unsigned vc_core_set_writer(vc_core *core, vc_writer *writer);
@@ -299,7 +299,7 @@ unsigned vc_core_set_writer(vc_core *core, vc_writer *writer);
  * without the write lock and without the interpreter. VC_DEFERRED: nothing was done, because the
  * write lock was not free for a millisecond, because the ring is not known or has no room, or
  * because something is due. Then whoever rotates has to make room, and to put it with the ring
- * given. VC_TOGETHER: nothing was done, because each record is synced, which takes long.
+ * given. VC_GROUPED: nothing was done, because each record is synced, which takes long.
  *
  * The other results are those of `vc_writer_append`. After VC_IO_ERROR or VC_SYNC_ERROR nothing
  * may be acknowledged before that is settled, not even a deletion that finds nothing. */
@@ -307,7 +307,7 @@ vc_status vc_core_put(vc_core *core, vc_put *put);
 /* Make plain puts of values, in their order, with one write for all of them. Returns how many of
  * the first ones were made; 0: none, and `vc_core_put` tells why. Fewer than `count`: the next one
  * is of another ring, or has no room. If the disk refuses one of them, none is made, and no start
- * finds more of them than the first. `is_due` is set in the last one only. */
+ * finds more of them than the first. `has_deferred` is set in the last one only. */
 size_t vc_core_put_many(vc_core *core, vc_put *const *puts, size_t count);
 /* Make plain puts of values, with one sync for all of them if each record is to be synced; wait for
  * the write lock and the disk.
@@ -315,10 +315,10 @@ size_t vc_core_put_many(vc_core *core, vc_put *const *puts, size_t count);
  *
  * Returns how many of the first ones were made or not, as `status` says: fewer than `count` if
  * two have the same key, as these are made one after the other. None is visible before all are on
- * the disk. `took_ns` includes the sync. `is_due` is set in the last one only; what is due defers
+ * the disk. `took_ns` includes the sync. `has_deferred` is set in the last one only; what is due defers
  * none, except a record that was refused. VC_OK, VC_DEFERRED, VC_NO_MEMORY, VC_IO_ERROR and
  * VC_SYNC_ERROR: as above; the others may be VC_OK nevertheless. */
-size_t vc_core_put_together(vc_core *core, vc_put *const *puts, size_t count);
+size_t vc_core_group_commit(vc_core *core, vc_put *const *puts, size_t count);
 /* Delete a key: put a tombstone, if there is a value. In `put`, only `key`, `record.key_length`
  * and `ring` are set. `existed`: whether there was a value that had not expired at `now_ms`.
  *
@@ -349,9 +349,9 @@ vc_status vc_core_holds(vc_core *core, const uint8_t *key, size_t length,
  * Otherwise as `vc_core_put` and `vc_core_delete`; VC_DEFERRED: also if that is not known. */
 vc_status vc_core_change(vc_core *core, vc_put *put, const vc_condition *condition,
                          uint64_t now_ms, bool waits, bool *is_done);
-bool vc_core_is_due(vc_core *core);
+bool vc_core_has_deferred(vc_core *core);
 /* Return what is due, which is not due from now on. */
-vc_due vc_core_take_due(vc_core *core);
+vc_deferred vc_core_take_deferred(vc_core *core);
 
 /* --- Loading ----------------------------------------------------------------------- */
 

@@ -31,8 +31,8 @@ struct vc_core {
     unsigned depth;         /* how often its owner has acquired it */
     vc_putting putting;
     vc_writer *writers[VC_RINGS];
-    vc_due due;
-    bool is_held;
+    vc_deferred deferred;
+    bool is_blocked;
     vc_mutex mutex;
     vc_calls calls;
     vc_index *index VC_GUARDED_BY(mutex);

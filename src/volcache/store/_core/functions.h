@@ -23,7 +23,7 @@ typedef struct {
     __typeof__(vc_core_check) *check;
     __typeof__(vc_core_put) *put;
     __typeof__(vc_core_put_many) *put_many;
-    __typeof__(vc_core_put_together) *put_together;
+    __typeof__(vc_core_group_commit) *group_commit;
     __typeof__(vc_core_delete) *delete;
     __typeof__(vc_core_change) *change;
     __typeof__(vc_core_count_reads) *count_reads;

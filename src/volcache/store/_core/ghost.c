@@ -6,12 +6,12 @@
 enum { WAYS = 8, TAG_SHIFT = 33 };
 
 /* Buckets and tags are of different bits: a fingerprint has 49. */
-static uint16_t *bucket_of(const vc_ghost *ghost, uint64_t fingerprint) {
+static uint16_t *ghost_bucket_of(const vc_ghost *ghost, uint64_t fingerprint) {
     return ghost->buckets[fingerprint & ghost->mask];
 }
 
 /* 0 is an empty place. */
-static uint16_t tag_of(uint64_t fingerprint) {
+static uint16_t ghost_tag_of(uint64_t fingerprint) {
     uint16_t tag = (uint16_t)(fingerprint >> TAG_SHIFT);
     return tag ? tag : 1;
 }
@@ -52,26 +52,26 @@ void vc_ghost_resize(vc_ghost *ghost, uint64_t keys) {
     *ghost = to;
 }
 
-static int find(const uint16_t *bucket, uint16_t tag) {
+static int ghost_find(const uint16_t *bucket, uint16_t tag) {
     for (int i = 0; i < WAYS; i++)
         if (bucket[i] == tag) return i;
     return -1;
 }
 
 void vc_ghost_add(vc_ghost *ghost, uint64_t fingerprint) {
-    uint16_t *bucket = bucket_of(ghost, fingerprint), tag = tag_of(fingerprint);
-    if (find(bucket, tag) >= 0) return;
+    uint16_t *bucket = ghost_bucket_of(ghost, fingerprint), tag = ghost_tag_of(fingerprint);
+    if (ghost_find(bucket, tag) >= 0) return;
     memmove(bucket + 1, bucket, (WAYS - 1) * sizeof *bucket);
     bucket[0] = tag;
 }
 
 bool vc_ghost_has(const vc_ghost *ghost, uint64_t fingerprint) {
-    return find(bucket_of(ghost, fingerprint), tag_of(fingerprint)) >= 0;
+    return ghost_find(ghost_bucket_of(ghost, fingerprint), ghost_tag_of(fingerprint)) >= 0;
 }
 
 bool vc_ghost_remove(vc_ghost *ghost, uint64_t fingerprint) {
-    uint16_t *bucket = bucket_of(ghost, fingerprint);
-    int i = find(bucket, tag_of(fingerprint));
+    uint16_t *bucket = ghost_bucket_of(ghost, fingerprint);
+    int i = ghost_find(bucket, ghost_tag_of(fingerprint));
     if (i < 0) return false;
     memmove(bucket + i, bucket + i + 1, (size_t)(WAYS - 1 - i) * sizeof *bucket);
     bucket[WAYS - 1] = 0;

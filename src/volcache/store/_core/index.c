@@ -187,7 +187,7 @@ static inline segment *segment_of(vc_index *index, uint64_t fingerprint) {
     return &index->segments[segment_number(fingerprint)];
 }
 
-static inline uint64_t tag_of(uint64_t fingerprint) {
+static inline uint64_t index_tag_of(uint64_t fingerprint) {
     return fingerprint & (((uint64_t)1 << VC_TAG_BITS) - 1);
 }
 
@@ -210,7 +210,7 @@ static inline bucket *find_entry(const segment *seg, uint64_t tag, int *k) {
     return *k >= 0 ? b : NULL;
 }
 
-static void put(segment *seg, bucket *b, int k, loose_entry e) {
+static void index_put(segment *seg, bucket *b, int k, loose_entry e) {
     bucket *first = first_bucket(seg, vc_full_tag(e.word, e.tag));
     if (first != b && first->flags < OVERFLOW_MAX) first->flags += VC_OVERFLOW_ONE;
     b->tag[k] = e.tag;
@@ -219,7 +219,7 @@ static void put(segment *seg, bucket *b, int k, loose_entry e) {
     seg->used++;
 }
 
-static loose_entry read_entry(const bucket *b, int k) {
+static loose_entry index_read_entry(const bucket *b, int k) {
     return (loose_entry){
         .word = b->word[k],
         .tag = b->tag[k],
@@ -228,8 +228,8 @@ static loose_entry read_entry(const bucket *b, int k) {
     };
 }
 
-static loose_entry take(segment *seg, bucket *b, int k) {
-    loose_entry e = read_entry(b, k);
+static loose_entry index_take(segment *seg, bucket *b, int k) {
+    loose_entry e = index_read_entry(b, k);
     bucket *first = first_bucket(seg, vc_full_tag(e.word, e.tag));
     /* A count of 255 may stand for more, so it is never lowered. */
     if (first != b && first->flags < OVERFLOW_MAX) first->flags -= VC_OVERFLOW_ONE;
@@ -241,7 +241,7 @@ static loose_entry take(segment *seg, bucket *b, int k) {
 }
 
 static void remove_entry(vc_index *index, segment *seg, bucket *b, int k) {
-    loose_entry e = take(seg, b, k);
+    loose_entry e = index_take(seg, b, k);
     discount_entry(index, e.word, e.is_tombstone);
 }
 
@@ -276,7 +276,7 @@ static int move_one(segment *seg, bucket *from) {
         bucket *to = first == from ? second_bucket(seg, tag, first) : first;
         int room = find_room(to);
         if (room >= 0) {
-            put(seg, to, room, take(seg, from, k));
+            index_put(seg, to, room, index_take(seg, from, k));
             return k;
         }
     }
@@ -295,13 +295,13 @@ static bool place(vc_index *index, segment *seg, loose_entry *e) {
         if (k < 0) k = move_one(seg, b = first);
         if (k < 0) k = move_one(seg, b = second);
         if (k >= 0) {
-            put(seg, b, k, *e);
+            index_put(seg, b, k, *e);
             return true;
         }
         b = moves & 1 ? second : first;
         k = (int)((e->tag ^ (uint32_t)e->word ^ moves) % VC_BUCKET_ENTRIES);
-        loose_entry out = take(seg, b, k);
-        put(seg, b, k, *e);
+        loose_entry out = index_take(seg, b, k);
+        index_put(seg, b, k, *e);
         *e = out;
     }
     return false;
@@ -377,7 +377,7 @@ static bool refill(vc_index *index, segment *seg, const bucket *from, uint32_t c
     seg->used = 0;
     for (uint32_t i = 0; i < count; i++) {
         for (int k = 0; k < VC_BUCKET_ENTRIES; k++) {
-            loose_entry e = read_entry(&from[i], k);
+            loose_entry e = index_read_entry(&from[i], k);
             if (e.word == 0 || place(index, seg, &e)) continue;
             if (!may_displace) return false;
             displace(index, e);
@@ -415,7 +415,7 @@ static bool grow(vc_index *index, segment *seg) {
 }
 
 /* Remove the stale entries of a segment. If they were few, grow it. */
-static bool make_room(vc_index *index, segment *seg) {
+static bool index_make_room(vc_index *index, segment *seg) {
     uint32_t used = seg->used;
     sweep_buckets(index, seg, 0, seg->buckets);
     return used - seg->used > used / 16 || grow(index, seg);
@@ -517,18 +517,18 @@ uint64_t vc_index_fingerprint(const vc_index *index, const uint8_t *key, size_t 
 
 void vc_index_prefetch(const vc_index *index, uint64_t fingerprint) {
     const segment *seg = segment_of((vc_index *)index, fingerprint);
-    __builtin_prefetch(first_bucket(seg, tag_of(fingerprint)));
+    __builtin_prefetch(first_bucket(seg, index_tag_of(fingerprint)));
 }
 
 /* Find the live entry of a fingerprint, as `find_entry` does. */
 static inline bucket *find_live(const vc_index *index, uint64_t fingerprint, int *k) {
     const segment *seg = segment_of((vc_index *)index, fingerprint);
-    bucket *b = find_entry(seg, tag_of(fingerprint), k);
+    bucket *b = find_entry(seg, index_tag_of(fingerprint), k);
     return b != NULL && is_live(index, b->word[*k]) ? b : NULL;
 }
 
 static void describe(const vc_index *index, const bucket *b, int k, vc_entry *found) {
-    loose_entry e = read_entry(b, k);
+    loose_entry e = index_read_entry(b, k);
     unsigned types = (unsigned)(e.word >> 60);
     *found = (vc_entry){
         .word = e.word,
@@ -551,7 +551,7 @@ bool vc_index_find(const vc_index *index, uint64_t fingerprint, vc_entry *found)
 bool vc_index_is_stale(const vc_index *index, uint64_t fingerprint) {
     int k;
     const segment *seg = segment_of((vc_index *)index, fingerprint);
-    const bucket *b = find_entry(seg, tag_of(fingerprint), &k);
+    const bucket *b = find_entry(seg, index_tag_of(fingerprint), &k);
     return b != NULL && !is_live(index, b->word[k]) && !(b->flags & VC_TOMBSTONE_MASK(k));
 }
 
@@ -574,12 +574,12 @@ bool vc_index_hit(vc_index *index, uint64_t fingerprint, vc_entry *found) {
     return true;
 }
 
-static bool set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                uint64_t size, int types, bool is_tombstone) {
+static bool index_set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint64_t offset,
+                      uint64_t size, int types, bool is_tombstone) {
     assert(slot < index->slots && index->slot_state[slot] == SLOT_LIVE);
     assert(offset > 0 && offset >> index->offset_bits == 0 && size > 0);
     segment *seg = segment_of(index, fingerprint);
-    uint64_t tag = tag_of(fingerprint);
+    uint64_t tag = index_tag_of(fingerprint);
     loose_entry e = {
         .word = (uint64_t)slot << index->offset_bits | offset |
                 (uint64_t)size_class(size) << 48 | tag >> 32 << 56 |
@@ -591,16 +591,16 @@ static bool set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint64_t o
     bucket *b = find_entry(seg, tag, &k);
     if (b != NULL) {
         remove_entry(index, seg, b, k);
-        put(seg, b, k, e);
+        index_put(seg, b, k, e);
         count_entry(index, e.word, is_tombstone);
         return true;
     }
     uint64_t displaced = index->displaced;
-    if (is_loaded(seg, FULL_PERCENT)) make_room(index, seg);
+    if (is_loaded(seg, FULL_PERCENT)) index_make_room(index, seg);
     count_entry(index, e.word, is_tombstone);
     while (!place(index, seg, &e)) {
         /* So early, it is an attack: growing would not help. */
-        if (!is_loaded(seg, 50) || !make_room(index, seg)) {
+        if (!is_loaded(seg, 50) || !index_make_room(index, seg)) {
             displace(index, e);
             break;
         }
@@ -612,7 +612,7 @@ bool vc_index_set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint64_t
                   uint64_t size, int types, bool is_tombstone) {
     uint32_t segment_at = segment_number(fingerprint);
     begin_change(index, segment_at);
-    bool is_kept = set(index, fingerprint, slot, offset, size, types, is_tombstone);
+    bool is_kept = index_set(index, fingerprint, slot, offset, size, types, is_tombstone);
     end_change(index, segment_at);
     return is_kept;
 }
@@ -628,7 +628,7 @@ static bucket *find_same(const vc_index *index, uint64_t fingerprint, uint64_t w
 }
 
 static void replace_entry(vc_index *index, uint64_t fingerprint, bucket *b, int k, loose_entry e) {
-    loose_entry before = read_entry(b, k);
+    loose_entry before = index_read_entry(b, k);
     begin_change(index, segment_number(fingerprint));
     discount_entry(index, before.word, before.is_tombstone);
     b->word[k] = e.word;
@@ -668,7 +668,7 @@ void vc_index_set_types(vc_index *index, uint64_t fingerprint, uint64_t word, in
 
 /* ---- Many changes ---- */
 
-static void apply(vc_index *index, const vc_change *changes, size_t count) {
+static void index_apply(vc_index *index, const vc_change *changes, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (count - i > PREFETCH_AHEAD)
             vc_index_prefetch(index, changes[i + PREFETCH_AHEAD].fingerprint);
@@ -681,7 +681,7 @@ static void apply(vc_index *index, const vc_change *changes, size_t count) {
 
 bool vc_index_set_many(vc_index *index, vc_change *changes, size_t count) {
     if (count < BATCH_MIN) {
-        apply(index, changes, count);
+        index_apply(index, changes, count);
         return true;
     }
     /* Mapped, so that nothing of it is kept by malloc. */
@@ -700,7 +700,7 @@ bool vc_index_set_many(vc_index *index, vc_change *changes, size_t count) {
         /* From the last to the first, so that changes of one segment keep their order. */
         for (size_t i = n; i-- > 0;)
             sorted[--ends[segment_number(batch[i].fingerprint)]] = batch[i];
-        apply(index, sorted, n);
+        index_apply(index, sorted, n);
     }
     munmap(sorted, bytes);
     return true;

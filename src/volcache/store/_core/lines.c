@@ -208,7 +208,7 @@ static inline bool read_back(const uint8_t *line, const uint8_t **end, int digit
 }
 
 /* Read an entry; the key may contain spaces, which the caller checks. */
-static inline bool read_entry(const uint8_t *line, const uint8_t *end, entry_line *entry)
+static inline bool lines_read_entry(const uint8_t *line, const uint8_t *end, entry_line *entry)
 {
     if (!read_back(line, &end, SIZE_DIGITS, &entry->size)
         || !read_back(line, &end, OFFSET_DIGITS, &entry->offset))
@@ -289,7 +289,7 @@ static void check_comment(const vc_lines *lines, const uint8_t *at, const uint8_
 static inline void check_entry(const uint8_t *line, const uint8_t *end, whole_block *block)
 {
     entry_line entry;
-    if (!read_entry(line, end, &entry) || memchr(entry.key, ' ', entry.length)
+    if (!lines_read_entry(line, end, &entry) || memchr(entry.key, ' ', entry.length)
         || (entry.length > KEY_BYTES_MAX
             && decode_key(block->space->key, entry.key, entry.length) > KEY_BYTES_MAX)
         || entry.size > VC_RECORD_BYTES_MAX
@@ -364,7 +364,7 @@ static bool take_entries(const uint8_t *start, const whole_block *block, vc_line
         while (i >= KEPT && !entry.length) {    /* comments are skipped */
             const uint8_t *line = at, *end = memchr(at, '\n', (size_t)(block->end - at));
             if (*line != '#')
-                read_entry(line, end, &entry);
+                lines_read_entry(line, end, &entry);
             at = end + 1;
         }
         if (i < KEPT)
@@ -385,11 +385,11 @@ size_t vc_lines_read(vc_lines *lines, const uint8_t *data, size_t length,
     size_t used = 0;
     workspace space;
     whole_block block = {.space = &space};
-    while (!lines->is_damaged && !lines->is_of_copy && used < length
+    while (!lines->is_damaged && !lines->is_of_clone && used < length
            && find_block(lines, data + used, data + length, &block)) {
         lines->is_damaged = !is_intact(lines, data + used, &block);
-        lines->is_of_copy = !lines->is_damaged && !is_ours(lines, &block);
-        if (lines->is_damaged || lines->is_of_copy
+        lines->is_of_clone = !lines->is_damaged && !is_ours(lines, &block);
+        if (lines->is_damaged || lines->is_of_clone
             || !take_entries(data + used, &block, take, context))
             break;
         size_t bytes = (size_t)(block.end - (data + used));

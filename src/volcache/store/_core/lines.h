@@ -42,7 +42,7 @@ typedef struct {
     bool has_checksum;
     bool is_sealed;
     bool is_damaged;                /* a block failed a check; nothing after it is read */
-    bool is_of_copy;                /* a block does not fit the segments; likewise */
+    bool is_of_clone;                /* a block does not fit the segments; likewise */
     size_t named;                   /* the first this many segments are named (if given) */
 } vc_lines;
 

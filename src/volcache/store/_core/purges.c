@@ -78,7 +78,7 @@ bool vc_purges_reserve(vc_purges *purges, const uint8_t *prefix, size_t length) 
     return true;
 }
 
-static vc_purge **bucket_of(const vc_purges *purges, uint32_t hash) {
+static vc_purge **purges_bucket_of(const vc_purges *purges, uint32_t hash) {
     return &purges->buckets[hash & purges->mask];
 }
 
@@ -88,14 +88,14 @@ static void widen(vc_purges *purges) {
     purges->mask = purges->wider_mask;
     purges->wider = NULL;
     for (vc_purge *one = purges->oldest; one; one = one->newer) {
-        vc_purge **bucket = bucket_of(purges, one->hash);
+        vc_purge **bucket = purges_bucket_of(purges, one->hash);
         one->next = *bucket;
         *bucket = one;
     }
 }
 
-static void add(vc_purges *purges, vc_purge *one) {
-    vc_purge **bucket = bucket_of(purges, one->hash);
+static void purges_add(vc_purges *purges, vc_purge *one) {
+    vc_purge **bucket = purges_bucket_of(purges, one->hash);
     one->next = *bucket;
     *bucket = one;
     one->older = purges->newest;
@@ -109,7 +109,7 @@ static void add(vc_purges *purges, vc_purge *one) {
 }
 
 static void remove_one(vc_purges *purges, vc_purge *one) {
-    vc_purge **at = bucket_of(purges, one->hash);
+    vc_purge **at = purges_bucket_of(purges, one->hash);
     while (*at != one) at = &(*at)->next;
     *at = one->next;
     *(one->older ? &one->older->newer : &purges->oldest) = one->newer;
@@ -127,12 +127,12 @@ void vc_purges_commit(vc_purges *purges, uint64_t us, uint64_t seq) {
     one->us = us;
     one->seq = seq;
     if (purges->wider) widen(purges);
-    vc_purge *same = *bucket_of(purges, one->hash);
+    vc_purge *same = *purges_bucket_of(purges, one->hash);
     while (same && (same->length != one->length ||
                     memcmp(same->prefix, one->prefix, one->length)))
         same = same->next;
     if (same) remove_one(purges, same);
-    add(purges, one);
+    purges_add(purges, one);
     if (us > purges->newest_us) purges->newest_us = us;
 }
 
@@ -157,7 +157,7 @@ vc_purge *vc_purges_sweep(vc_purges *purges, vc_purge *one) {
 
 static bool has_since(const vc_purges *purges, uint32_t hash, const uint8_t *prefix,
                       size_t length, uint64_t us) {
-    for (const vc_purge *one = *bucket_of(purges, hash); one; one = one->next)
+    for (const vc_purge *one = *purges_bucket_of(purges, hash); one; one = one->next)
         if (one->us >= us && one->hash == hash && one->length == length &&
             !memcmp(one->prefix, prefix, length))
             return true;

@@ -64,28 +64,28 @@ void vc_reclaim_free(vc_reclaim *reclaim) {
     free(reclaim);
 }
 
-static int need_of(const vc_terms *terms, uint64_t size) {
+static int need_of(const vc_thresholds *thresholds, uint64_t size) {
     int i = 0;
-    while (i < VC_SIZE_STEPS - 1 && (double)size >= terms->limit[i]) i++;
-    return terms->need[i];
+    while (i < VC_SIZE_STEPS - 1 && (double)size >= thresholds->limit[i]) i++;
+    return thresholds->need[i];
 }
 
-static bool has_enough_hits(const vc_terms *terms, const vc_entry *entry) {
-    return (int)entry->hits >= need_of(terms, vc_size_middle(entry->size));
+static bool has_enough_hits(const vc_thresholds *thresholds, const vc_entry *entry) {
+    return (int)entry->hits >= need_of(thresholds, vc_size_middle(entry->size));
 }
 
 typedef struct {
     vc_reclaim *reclaim;
-    const vc_terms *terms;
-    vc_fate *fate;
+    const vc_thresholds *thresholds;
+    vc_disposition *disposition;
 } search;
 
-static void take(void *context, uint64_t fingerprint, const vc_entry *entry) {
+static void reclaim_take(void *context, uint64_t fingerprint, const vc_entry *entry) {
     const search *with = context;
     vc_reclaim *reclaim = with->reclaim;
-    if (reclaim->count == reclaim->room || !has_enough_hits(with->terms, entry)) {
-        with->fate->unused++;
-        if (with->terms->is_probation) vc_ghost_add(&reclaim->core->ghost, fingerprint);
+    if (reclaim->count == reclaim->room || !has_enough_hits(with->thresholds, entry)) {
+        with->disposition->unused++;
+        if (with->thresholds->is_probation) vc_ghost_add(&reclaim->core->ghost, fingerprint);
         return;
     }
     size_t piece = (size_t)(entry->offset / reclaim->piece_bytes);
@@ -99,14 +99,14 @@ static void take(void *context, uint64_t fingerprint, const vc_entry *entry) {
     reclaim->first[piece] = (uint32_t)reclaim->count++;
 }
 
-void vc_reclaim_collect(vc_reclaim *reclaim, uint32_t segments, const vc_terms *terms,
-                        vc_fate *fate) {
+void vc_reclaim_collect(vc_reclaim *reclaim, uint32_t segments, const vc_thresholds *thresholds,
+                        vc_disposition *disposition) {
     vc_core *core = reclaim->core;
-    *fate = (vc_fate){0};
-    search with = {reclaim, terms, fate};
+    *disposition = (vc_disposition){0};
+    search with = {reclaim, thresholds, disposition};
     vc_core_lock(core);
     for (; segments && reclaim->segment < (uint32_t)1 << VC_SEGMENT_BITS; segments--)
-        vc_index_visit(core->index, reclaim->segment++, reclaim->slot, take, &with);
+        vc_index_visit(core->index, reclaim->segment++, reclaim->slot, reclaim_take, &with);
     vc_core_unlock(core);
 }
 
@@ -166,32 +166,32 @@ static vc_status read_whole(vc_reclaim *reclaim, const member *one, uint64_t siz
 
 /* Copy a record; VC_RECLAIM_MORE: it was copied, or need not be. */
 static vc_reclaim_result copy(vc_reclaim *reclaim, const member *one, const vc_entry *entry,
-                    const vc_terms *terms, vc_writer *writer, vc_fate *fate) {
+                    const vc_thresholds *thresholds, vc_writer *writer, vc_disposition *disposition) {
     vc_core *core = reclaim->core;
     vc_record record;
     vc_status status = read_whole(reclaim, one, entry->size, &record);
     if (status == VC_IO_ERROR) {
-        fate->unreadable++;
+        disposition->unreadable++;
         return VC_RECLAIM_UNREADABLE;
     }
     if (status == VC_NO_MEMORY) {
-        fate->left++;
+        disposition->left++;
         return VC_RECLAIM_MORE;
     }
     if (status != VC_OK) {
-        fate->damaged++;
+        disposition->damaged++;
         vc_core_lock(core);
         vc_index_bury(core->index, one->fingerprint, one->word);
         vc_core_unlock(core);
         return VC_RECLAIM_DAMAGED;
     }
-    if (record.expires_ms && record.expires_ms <= terms->now_ms) {
-        fate->expired++;
+    if (record.expires_ms && record.expires_ms <= thresholds->now_ms) {
+        disposition->expired++;
         return VC_RECLAIM_MORE;
     }
     /* In a newer volume it would outlive the purge. */
     if (vc_core_is_purged(core, record.key, record.key_length, record.stored_us)) {
-        fate->purged++;
+        disposition->purged++;
         return VC_RECLAIM_MORE;
     }
     const uint8_t *encoding = record.type + record.type_length;
@@ -203,47 +203,47 @@ static vc_reclaim_result copy(vc_reclaim *reclaim, const member *one, const vc_e
         .key = record.key,
         .value = reclaim->buffer + record.prefix,
     };
-    if (core->is_held) return VC_RECLAIM_FULL;
+    if (core->is_blocked) return VC_RECLAIM_FULL;
     status = vc_writer_append(writer, &put, false);
     const vc_record *written = &put.record;
     if (status == VC_NO_ROOM && writer->capacity &&
         VC_VOLUME_HEADER_BYTES + record.size > writer->length) {
-        fate->left++; /* Volumes were larger before. */
+        disposition->left++; /* Volumes were larger before. */
         return VC_RECLAIM_MORE;
     }
     if (status == VC_NO_ROOM) return VC_RECLAIM_FULL;
     if (status != VC_OK) return VC_RECLAIM_REFUSED;
-    unsigned hits = entry->hits > terms->hits_taken ? entry->hits - terms->hits_taken : 0;
+    unsigned hits = entry->hits > thresholds->hits_taken ? entry->hits - thresholds->hits_taken : 0;
     vc_core_lock(core);
     vc_index_move(core->index, one->fingerprint, one->word, writer->slot, written->offset,
                   hits);
     vc_index_advance(core->index, writer->slot, written->offset + written->size);
     core->tokens -= (double)written->size;
     vc_core_unlock(core);
-    fate->copied++;
-    fate->copied_bytes += written->size;
+    disposition->copied++;
+    disposition->copied_bytes += written->size;
     return VC_RECLAIM_MORE;
 }
 
 typedef enum { DROP, COPY, DEAD } decision;
 
-static decision decide(vc_reclaim *reclaim, const member *one, const vc_terms *terms,
-                       bool may_copy, vc_entry *entry, vc_fate *fate) {
+static decision reclaim_decide(vc_reclaim *reclaim, const member *one, const vc_thresholds *thresholds,
+                               bool may_copy, vc_entry *entry, vc_disposition *disposition) {
     vc_core *core = reclaim->core;
     decision decided = DEAD;
     vc_core_lock(core);
     if (vc_index_find(core->index, one->fingerprint, entry) && !entry->is_tombstone &&
         vc_index_is_same(entry->word, one->word)) {
         decided = DROP;
-        if (!has_enough_hits(terms, entry))
-            fate->unused++;
+        if (!has_enough_hits(thresholds, entry))
+            disposition->unused++;
         else if (!may_copy)
-            fate->left++;
+            disposition->left++;
         else if (core->tokens < (double)entry->size)
-            fate->unpaid++;
+            disposition->unpaid++;
         else
             decided = COPY;
-        if (decided == DROP && terms->is_probation)
+        if (decided == DROP && thresholds->is_probation)
             vc_ghost_add(&core->ghost, one->fingerprint);
     }
     vc_core_unlock(core);
@@ -251,19 +251,19 @@ static decision decide(vc_reclaim *reclaim, const member *one, const vc_terms *t
 }
 
 vc_reclaim_result vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
-                        const vc_terms *terms, vc_writer *writer, vc_fate *fate,
+                        const vc_thresholds *thresholds, vc_writer *writer, vc_disposition *disposition,
                         uint64_t *offset) {
-    *fate = (vc_fate){0};
+    *disposition = (vc_disposition){0};
     *offset = end;
-    while (fate->copied_bytes < copy_bytes) {
+    while (disposition->copied_bytes < copy_bytes) {
         if (reclaim->at == reclaim->sorted_count && !sort_piece(reclaim)) return VC_RECLAIM_DONE;
         const member *one = reclaim->sorted[reclaim->at];
         if (one->offset >= end) return VC_RECLAIM_MORE;
         *offset = one->offset;
         vc_entry entry;
         vc_reclaim_result step = VC_RECLAIM_MORE;
-        if (decide(reclaim, one, terms, writer != NULL, &entry, fate) == COPY)
-            step = copy(reclaim, one, &entry, terms, writer, fate);
+        if (reclaim_decide(reclaim, one, thresholds, writer != NULL, &entry, disposition) == COPY)
+            step = copy(reclaim, one, &entry, thresholds, writer, disposition);
         if (step == VC_RECLAIM_FULL) return step;
         reclaim->at++;
         if (step != VC_RECLAIM_MORE) return step;

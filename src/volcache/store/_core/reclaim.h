@@ -20,7 +20,7 @@ typedef struct {
     unsigned hits_taken;    /* a copy has as many hits less, at least 0 */
     bool is_probation;      /* what is dropped goes into the ghost */
     uint64_t now_ms;        /* what has expired is not copied */
-} vc_terms;
+} vc_thresholds;
 
 /* What happened to the live records that were looked at. */
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
     uint64_t expired, damaged, unreadable;
     uint64_t left;          /* not copied because copying was over */
     uint64_t purged;
-} vc_fate;
+} vc_disposition;
 
 typedef enum {
     VC_RECLAIM_MORE,
@@ -47,15 +47,15 @@ typedef struct vc_reclaim vc_reclaim;
 vc_reclaim *vc_reclaim_new(vc_core *core, uint32_t slot, uint64_t length);
 void vc_reclaim_free(vc_reclaim *reclaim);
 /* Search some of the 2^VC_SEGMENT_BITS segments; records without enough hits are dropped. */
-void vc_reclaim_collect(vc_reclaim *reclaim, uint32_t segments, const vc_terms *terms,
-                        vc_fate *fate);
+void vc_reclaim_collect(vc_reclaim *reclaim, uint32_t segments, const vc_thresholds *thresholds,
+                        vc_disposition *disposition);
 /* Look at the records found until one begins at `end` or later, or until `copy_bytes` were copied.
  * After any result but VC_RECLAIM_DONE, call it again to go on; a record that was refused was
  * passed, except after VC_RECLAIM_FULL.
  *   writer  gets the copies; NULL: nothing more is copied.
  *   offset  of the record that the result is about. */
 vc_reclaim_result vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
-                        const vc_terms *terms, vc_writer *writer, vc_fate *fate,
+                        const vc_thresholds *thresholds, vc_writer *writer, vc_disposition *disposition,
                         uint64_t *offset);
 
 #endif

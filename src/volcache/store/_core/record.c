@@ -28,13 +28,13 @@ enum {
 
 static const uint8_t MAGIC[4] = {'V', 'L', 'R', VC_VERSION};
 
-static uint64_t get(const uint8_t *data, int bytes) {
+static uint64_t record_get(const uint8_t *data, int bytes) {
     uint64_t number = 0;
     for (int i = 0; i < bytes; i++) number |= (uint64_t)data[i] << (8 * i);
     return number;
 }
 
-static void set(uint8_t *data, int bytes, uint64_t number) {
+static void record_set(uint8_t *data, int bytes, uint64_t number) {
     for (int i = 0; i < bytes; i++) data[i] = (uint8_t)(number >> (8 * i));
 }
 
@@ -53,16 +53,16 @@ static bool is_in_bounds(const vc_record *record) {
 
 void vc_record_identity(uint8_t out[VC_IDENTITY_BYTES], uint64_t salt) {
     memcpy(out, MAGIC, sizeof MAGIC);
-    set(out + AT_SALT, 8, salt);
+    record_set(out + AT_SALT, 8, salt);
 }
 
 /* Take the lengths from the fixed part of a record. */
 static void take_lengths(const uint8_t *data, vc_record *record) {
-    record->key_length = (uint16_t)get(data + AT_KEY_LENGTH, 2);
+    record->key_length = (uint16_t)record_get(data + AT_KEY_LENGTH, 2);
     record->type_length = data[AT_TYPE_LENGTH];
     record->encoding_length = data[AT_ENCODING_LENGTH];
     record->cache_length = data[AT_CACHE_LENGTH];
-    record->length = (uint32_t)get(data + AT_LENGTH, 4);
+    record->length = (uint32_t)record_get(data + AT_LENGTH, 4);
     record->prefix =
         VC_OVERHEAD_BYTES + (uint32_t)vc_record_types(record) + record->key_length;
     record->size = (uint64_t)record->prefix + record->length;
@@ -79,19 +79,19 @@ uint32_t vc_record_prefix(const uint8_t *data, size_t length) {
 static vc_status decode(const uint8_t *data, size_t length, uint64_t salt, uint16_t volume,
                         uint64_t offset, vc_record *record) {
     if (length <= VC_OVERHEAD_BYTES || memcmp(data, MAGIC, sizeof MAGIC) ||
-        get(data + AT_SALT, 8) != salt)
+        record_get(data + AT_SALT, 8) != salt)
         return VC_DAMAGED;
     take_lengths(data, record);
     if (record->prefix > length) return VC_SHORT;
     uint32_t checked = record->prefix - CHECKSUM_BYTES;
-    if (vc_crc32c(0, data, checked) != get(data + checked, CHECKSUM_BYTES)) return VC_DAMAGED;
-    record->checksum = (uint32_t)get(data + AT_CHECKSUM, 4);
-    record->flags = (uint32_t)get(data + AT_FLAGS, 4);
-    record->unsynced = (uint32_t)get(data + AT_UNSYNCED, 4);
-    record->offset = get(data + AT_OFFSET, 8);
-    record->stored_us = get(data + AT_STORED, 8);
-    record->expires_ms = get(data + AT_EXPIRES, 8);
-    record->volume = (uint16_t)get(data + AT_VOLUME, 2);
+    if (vc_crc32c(0, data, checked) != record_get(data + checked, CHECKSUM_BYTES)) return VC_DAMAGED;
+    record->checksum = (uint32_t)record_get(data + AT_CHECKSUM, 4);
+    record->flags = (uint32_t)record_get(data + AT_FLAGS, 4);
+    record->unsynced = (uint32_t)record_get(data + AT_UNSYNCED, 4);
+    record->offset = record_get(data + AT_OFFSET, 8);
+    record->stored_us = record_get(data + AT_STORED, 8);
+    record->expires_ms = record_get(data + AT_EXPIRES, 8);
+    record->volume = (uint16_t)record_get(data + AT_VOLUME, 2);
     record->kind = data[AT_KIND];
     record->type = data + VC_FIXED_BYTES;
     record->key = record->type + vc_record_types(record);
@@ -120,7 +120,7 @@ bool vc_record_correct(uint8_t *data, size_t length, uint64_t salt, uint16_t vol
     if (length <= VC_OVERHEAD_BYTES) return false;
     if (decode(data, length, salt, volume, offset, record) == VC_OK) return true;
     vc_record_identity(identity, salt);
-    set(place, 8, offset);
+    record_set(place, 8, offset);
     if (different_bits(data, identity, sizeof identity) +
             different_bits(data + AT_OFFSET, place, sizeof place) >
         1)
@@ -138,17 +138,17 @@ bool vc_record_correct(uint8_t *data, size_t length, uint64_t salt, uint16_t vol
 size_t vc_record_encode(uint8_t *out, uint64_t salt, const vc_record *record, const uint8_t *type,
                         const uint8_t *encoding, const uint8_t *cache, const uint8_t *key) {
     vc_record_identity(out, salt);
-    set(out + AT_KEY_LENGTH, 2, record->key_length);
+    record_set(out + AT_KEY_LENGTH, 2, record->key_length);
     out[AT_TYPE_LENGTH] = record->type_length;
     out[AT_ENCODING_LENGTH] = record->encoding_length;
-    set(out + AT_LENGTH, 4, record->length);
-    set(out + AT_CHECKSUM, 4, record->checksum);
-    set(out + AT_FLAGS, 4, record->flags);
-    set(out + AT_UNSYNCED, 4, record->unsynced);
-    set(out + AT_OFFSET, 8, record->offset);
-    set(out + AT_STORED, 8, record->stored_us);
-    set(out + AT_EXPIRES, 8, record->expires_ms);
-    set(out + AT_VOLUME, 2, record->volume);
+    record_set(out + AT_LENGTH, 4, record->length);
+    record_set(out + AT_CHECKSUM, 4, record->checksum);
+    record_set(out + AT_FLAGS, 4, record->flags);
+    record_set(out + AT_UNSYNCED, 4, record->unsynced);
+    record_set(out + AT_OFFSET, 8, record->offset);
+    record_set(out + AT_STORED, 8, record->stored_us);
+    record_set(out + AT_EXPIRES, 8, record->expires_ms);
+    record_set(out + AT_VOLUME, 2, record->volume);
     out[AT_KIND] = record->kind;
     out[AT_CACHE_LENGTH] = record->cache_length;
     uint8_t *p = out + VC_FIXED_BYTES;
@@ -160,6 +160,6 @@ size_t vc_record_encode(uint8_t *out, uint64_t salt, const vc_record *record, co
     p += record->cache_length;
     memcpy(p, key, record->key_length);
     p += record->key_length;
-    set(p, CHECKSUM_BYTES, vc_crc32c(0, out, (size_t)(p - out)));
+    record_set(p, CHECKSUM_BYTES, vc_crc32c(0, out, (size_t)(p - out)));
     return (size_t)(p - out) + CHECKSUM_BYTES;
 }

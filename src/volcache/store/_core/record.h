@@ -35,7 +35,7 @@ typedef enum {
     VC_COLD,        /* not in memory, and the disk was not to be read */
     VC_SYNC_ERROR,  /* the record was written, but the sync failed; errno says why */
     VC_DEFERRED,    /* something has to be done before; see `vc_core_put` */
-    VC_TOGETHER,    /* it is to be synced; see `vc_core_put_together` */
+    VC_GROUPED,    /* it is to be synced; see `vc_core_group_commit` */
     VC_PURGED,      /* it was stored before a purge of a prefix of its key */
     VC_OUTDATED,    /* purges were dropped since the lookup */
 } vc_status;

@@ -10,9 +10,9 @@
 
 /* --- Parts of a record ------------------------------------------------------------- */
 
-/* Up to scan->length; see `vc_ahead_read`. */
+/* Up to scan->length; see `vc_read_ahead_get`. */
 static const uint8_t *scan_read(vc_scan *scan, uint64_t offset, size_t needed, size_t *have) {
-    const uint8_t *at = vc_ahead_read(scan->ahead, offset, needed, have);
+    const uint8_t *at = vc_read_ahead_get(scan->ahead, offset, needed, have);
     uint64_t left = offset < scan->length ? scan->length - offset : 0;
     if (*have > left) *have = (size_t)left;
     return at;
@@ -211,7 +211,7 @@ static void scan_judge(vc_scan *scan, bool is_corrected, vc_event *event) {
     event->kind = is_corrected ? VC_SCAN_DAMAGED : VC_SCAN_RECORD;
     if (!scan->has_values || scan_has_value(scan, record, &checksum) ||
         /* What a get finds later decides; until then the record supersedes older ones. */
-        vc_ahead_is_unreadable(scan->ahead, event->start, event->end))
+        vc_read_ahead_is_unreadable(scan->ahead, event->start, event->end))
         return;
     event->kind = VC_SCAN_DAMAGED;
     if (vc_scan_find(scan, event->end) != NOWHERE) {
@@ -233,8 +233,8 @@ static void scan_judge_gap(vc_scan *scan, vc_event *event) {
     uint64_t header_end = event->start + (is_begun ? vc_record_prefix(data, have) : have);
     uint64_t following = vc_scan_find(scan, event->start + 1);
     event->end = following == NOWHERE ? scan->length : following;
-    if (vc_ahead_is_unreadable(scan->ahead, event->start, event->start + sizeof identity) ||
-        (is_begun && vc_ahead_is_unreadable(scan->ahead, event->start, header_end)))
+    if (vc_read_ahead_is_unreadable(scan->ahead, event->start, event->start + sizeof identity) ||
+        (is_begun && vc_read_ahead_is_unreadable(scan->ahead, event->start, header_end)))
         event->kind = VC_SCAN_UNREADABLE;
     else if (following != NOWHERE)
         event->kind = VC_SCAN_GAP;

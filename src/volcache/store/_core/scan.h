@@ -11,11 +11,11 @@
 #ifndef VC_SCAN_H
 #define VC_SCAN_H
 
-#include "ahead.h"
+#include "read_ahead.h"
 
 /* The caller sets the fields up to `line_at`, the others are 0 at first. */
 typedef struct {
-    vc_ahead *ahead;        /* of the data file */
+    vc_read_ahead *ahead;        /* of the data file */
     const vc_segment *segments; /* of the volume, in order, the first one from offset 0 */
     size_t segment_count;
     uint16_t volume;

@@ -71,7 +71,7 @@ static inline void add_data(state *s, const uint8_t *data, size_t length, int ro
     add_word(s, last_word(data, length), rounds);
 }
 
-static inline uint64_t finish(state *s, int rounds) {
+static inline uint64_t siphash_finish(state *s, int rounds) {
     sip_rounds(s, rounds);
     return s->v0 ^ s->v1 ^ s->v2 ^ s->v3;
 }
@@ -80,7 +80,7 @@ uint64_t vc_siphash13(const uint8_t key[16], const uint8_t *data, size_t length)
     state s = start(key);
     add_data(&s, data, length, 1);
     s.v2 ^= 0xff;
-    return finish(&s, 3);
+    return siphash_finish(&s, 3);
 }
 
 static inline void write_u64(uint8_t *to, uint64_t number) {
@@ -96,7 +96,7 @@ void vc_siphash24_128(const uint8_t key[16], const uint8_t *data, size_t length,
     s.v1 ^= 0xee;
     add_data(&s, data, length, 2);
     s.v2 ^= 0xee;
-    write_u64(hash, finish(&s, 4));
+    write_u64(hash, siphash_finish(&s, 4));
     s.v1 ^= 0xdd;
-    write_u64(hash + 8, finish(&s, 4));
+    write_u64(hash + 8, siphash_finish(&s, 4));
 }

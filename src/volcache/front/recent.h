@@ -7,23 +7,23 @@
  *
  * Any thread may call these. There is no lock: two threads that set marks in one place at the
  * same time leave one of them, and one that reads meanwhile may see the number of the other. */
-#ifndef VC_MARKS_H
-#define VC_MARKS_H
+#ifndef VC_RECENT_H
+#define VC_RECENT_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct vc_marks vc_marks;
+typedef struct vc_recent vc_recent;
 
 /* Return a table of `count` places, a power of two and at least 8; NULL without memory. */
-vc_marks *vc_marks_new(size_t count);
-void vc_marks_free(vc_marks *marks);
+vc_recent *vc_recent_new(size_t count);
+void vc_recent_free(vc_recent *marks);
 /* Let the processor fetch the places of a version, which are about to be used. */
-void vc_marks_prefetch(const vc_marks *marks, uint64_t version);
+void vc_recent_prefetch(const vc_recent *marks, uint64_t version);
 /* Mark a version, above 0, with a number. */
-void vc_marks_put(vc_marks *marks, uint64_t version, uint32_t number);
+void vc_recent_put(vc_recent *marks, uint64_t version, uint32_t number);
 /* Return false if a version has no mark; 0, of what was stored as expired, has none. */
-bool vc_marks_get(const vc_marks *marks, uint64_t version, uint32_t *number);
+bool vc_recent_get(const vc_recent *marks, uint64_t version, uint32_t *number);
 
 #endif

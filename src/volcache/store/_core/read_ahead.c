@@ -1,6 +1,6 @@
 /* The pieces are in a ring of buffers. The last one that was taken stays as it is until the next
  * one is taken: then the bytes that are still needed are moved in front of the next one. */
-#include "ahead.h"
+#include "read_ahead.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -10,12 +10,12 @@
 enum {
     PIECES = 8,
     /* All of them fit an L2 cache. */
-    BUFFER_BYTES = VC_AHEAD_BYTES_MAX + VC_AHEAD_PIECE_BYTES,
+    BUFFER_BYTES = VC_READ_AHEAD_BYTES_MAX + VC_READ_AHEAD_PIECE_BYTES,
     SECTOR_BYTES = 4096,
     UNREADABLE_MAX = 4096,
 };
 
-struct vc_ahead {
+struct vc_read_ahead {
     const vc_calls *calls;
     int fd;
     uint64_t end;
@@ -39,12 +39,12 @@ struct vc_ahead {
     uint8_t buffers[PIECES][BUFFER_BYTES];
 };
 
-static bool is_all_read(const vc_ahead *ahead) VC_REQUIRES(ahead->mutex) {
+static bool is_all_read(const vc_read_ahead *ahead) VC_REQUIRES(ahead->mutex) {
     return ahead->is_failed || ahead->next >= ahead->end;
 }
 
 /* Add a sector, unless it was read before. */
-static void add_unreadable(vc_ahead *ahead, uint64_t sector) VC_REQUIRES(ahead->mutex) {
+static void add_unreadable(vc_read_ahead *ahead, uint64_t sector) VC_REQUIRES(ahead->mutex) {
     size_t i = ahead->unreadable_count;
     uint64_t *all = ahead->unreadable;
     while (i && all[i - 1] > sector) i--;
@@ -53,13 +53,13 @@ static void add_unreadable(vc_ahead *ahead, uint64_t sector) VC_REQUIRES(ahead->
     all[i] = sector;
 }
 
-static ssize_t read_at(const vc_ahead *ahead, uint8_t *to, size_t length, uint64_t offset) {
+static ssize_t read_at(const vc_read_ahead *ahead, uint8_t *to, size_t length, uint64_t offset) {
     const vc_calls *calls = ahead->calls;
     return calls->pread(calls->context, ahead->fd, to, length, (off_t)offset);
 }
 
 /* Read each sector by itself, after all together could not be. */
-static ssize_t read_sectors(vc_ahead *ahead, uint8_t *to, size_t length, uint64_t offset) {
+static ssize_t read_sectors(vc_read_ahead *ahead, uint8_t *to, size_t length, uint64_t offset) {
     for (size_t at = 0, part; at < length; at += part) {
         part = SECTOR_BYTES - (offset + at) % SECTOR_BYTES;
         if (part > length - at) part = length - at;
@@ -77,10 +77,10 @@ static ssize_t read_sectors(vc_ahead *ahead, uint8_t *to, size_t length, uint64_
 }
 
 /* Read the next piece; the caller has the mutex, which is free meanwhile. */
-static void read_piece(vc_ahead *ahead) VC_REQUIRES(ahead->mutex) {
+static void read_piece(vc_read_ahead *ahead) VC_REQUIRES(ahead->mutex) {
     size_t slot = ahead->read % PIECES;
     uint64_t left = ahead->end - ahead->next, from = ahead->next;
-    uint8_t *to = ahead->buffers[slot] + VC_AHEAD_BYTES_MAX;
+    uint8_t *to = ahead->buffers[slot] + VC_READ_AHEAD_BYTES_MAX;
     size_t length = left < ahead->piece ? (size_t)left : ahead->piece;
     ahead->is_reading = true;
     pthread_mutex_unlock(&ahead->mutex);
@@ -96,7 +96,7 @@ static void read_piece(vc_ahead *ahead) VC_REQUIRES(ahead->mutex) {
 }
 
 static void *read_pieces(void *argument) {
-    vc_ahead *ahead = argument;
+    vc_read_ahead *ahead = argument;
     pthread_mutex_lock(&ahead->mutex);
     while (!ahead->is_ending) {
         /* One more is with the caller. */
@@ -112,7 +112,7 @@ static void *read_pieces(void *argument) {
 }
 
 /* Read from another place on. */
-static void go_to(vc_ahead *ahead, uint64_t offset) {
+static void go_to(vc_read_ahead *ahead, uint64_t offset) {
     pthread_mutex_lock(&ahead->mutex);
     while (ahead->is_reading) pthread_cond_wait(&ahead->is_read, &ahead->mutex);
     ahead->next = ahead->start = offset;
@@ -123,11 +123,11 @@ static void go_to(vc_ahead *ahead, uint64_t offset) {
     pthread_mutex_unlock(&ahead->mutex);
 }
 
-vc_ahead *vc_ahead_new(const vc_calls *calls, int fd, uint64_t start, uint64_t end,
+vc_read_ahead *vc_read_ahead_new(const vc_calls *calls, int fd, uint64_t start, uint64_t end,
                        size_t piece) {
-    vc_ahead *ahead = malloc(sizeof *ahead);
+    vc_read_ahead *ahead = malloc(sizeof *ahead);
     if (!ahead) return NULL;
-    memset(ahead, 0, offsetof(vc_ahead, buffers));
+    memset(ahead, 0, offsetof(vc_read_ahead, buffers));
     ahead->calls = calls;
     ahead->fd = fd;
     ahead->end = end;
@@ -136,12 +136,12 @@ vc_ahead *vc_ahead_new(const vc_calls *calls, int fd, uint64_t start, uint64_t e
     pthread_cond_init(&ahead->is_read, NULL);
     pthread_cond_init(&ahead->is_taken, NULL);
     go_to(ahead, start);
-    if (calls->pread == vc_os_calls.pread && piece == VC_AHEAD_PIECE_BYTES && start + piece < end)
+    if (calls->pread == vc_os_calls.pread && piece == VC_READ_AHEAD_PIECE_BYTES && start + piece < end)
         ahead->has_thread = !pthread_create(&ahead->thread, NULL, read_pieces, ahead);
     return ahead;
 }
 
-void vc_ahead_free(vc_ahead *ahead) {
+void vc_read_ahead_free(vc_read_ahead *ahead) {
     if (!ahead) return;
     pthread_mutex_lock(&ahead->mutex);
     ahead->is_ending = true;
@@ -155,7 +155,7 @@ void vc_ahead_free(vc_ahead *ahead) {
 }
 
 /* Have the next piece behind the bytes from `offset` on; returns false if there is none. */
-static bool take_piece(vc_ahead *ahead, uint64_t offset) {
+static bool take_piece(vc_read_ahead *ahead, uint64_t offset) {
     pthread_mutex_lock(&ahead->mutex);
     while (ahead->read == ahead->taken && !is_all_read(ahead)) {
         if (ahead->has_thread)
@@ -167,7 +167,7 @@ static bool take_piece(vc_ahead *ahead, uint64_t offset) {
     if (is_there) {
         size_t slot = ahead->taken % PIECES, passed = (size_t)(offset - ahead->start);
         size_t kept = ahead->length - passed;
-        uint8_t *piece = ahead->buffers[slot] + VC_AHEAD_BYTES_MAX;
+        uint8_t *piece = ahead->buffers[slot] + VC_READ_AHEAD_BYTES_MAX;
         memcpy(piece - kept, ahead->at + passed, kept);
         ahead->at = piece - kept;
         ahead->start = offset;
@@ -180,14 +180,14 @@ static bool take_piece(vc_ahead *ahead, uint64_t offset) {
     return is_there;
 }
 
-const uint8_t *vc_ahead_read(vc_ahead *ahead, uint64_t offset, size_t needed, size_t *have) {
+const uint8_t *vc_read_ahead_get(vc_read_ahead *ahead, uint64_t offset, size_t needed, size_t *have) {
     if (offset < ahead->start || offset - ahead->start > ahead->length) go_to(ahead, offset);
     while (ahead->start + ahead->length - offset < needed && take_piece(ahead, offset)) continue;
     *have = (size_t)(ahead->start + ahead->length - offset);
     return ahead->at + (offset - ahead->start);
 }
 
-bool vc_ahead_is_unreadable(vc_ahead *ahead, uint64_t start, uint64_t end) {
+bool vc_read_ahead_is_unreadable(vc_read_ahead *ahead, uint64_t start, uint64_t end) {
     pthread_mutex_lock(&ahead->mutex);
     bool is_unreadable = ahead->unreadable_count == UNREADABLE_MAX;
     for (size_t i = 0; !is_unreadable && i < ahead->unreadable_count; i++) {
@@ -198,7 +198,7 @@ bool vc_ahead_is_unreadable(vc_ahead *ahead, uint64_t start, uint64_t end) {
     return is_unreadable;
 }
 
-size_t vc_ahead_unreadable(vc_ahead *ahead, uint64_t end, uint64_t *first) {
+size_t vc_read_ahead_unreadable(vc_read_ahead *ahead, uint64_t end, uint64_t *first) {
     pthread_mutex_lock(&ahead->mutex);
     size_t count = ahead->unreadable_count;
     while (count && ahead->unreadable[count - 1] >= end) count--;

@@ -21,7 +21,7 @@ from volcache.cli.repair import repair
 from volcache.errors import StoreError
 from volcache.store.files import FileSystem, ReadOnlyFileSystem
 from volcache.store.offline import OfflineStore
-from volcache.store.walk import Anomaly, Counts
+from volcache.store.volume_check import Anomaly, Counts
 
 pytestmark = pytest.mark.sampled(6)
 

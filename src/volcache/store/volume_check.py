@@ -80,7 +80,7 @@ class Counts:
     bytes: int = 0
 
 
-class VolumeWalk:
+class VolumeCheck:
     """A walk over one volume and its index file."""
 
     def __init__(  # noqa: PLR0913 - The parts, by keyword.
@@ -216,8 +216,8 @@ class VolumeWalk:
             what = "is missing, as after a kill" if may_lack else "is missing"
         elif not contents.is_ours:
             what = "its first block belongs to another volume, or its checksum is wrong"
-        elif found.is_of_copy:
-            what = "a block follows that was written for a copy of the mount point"
+        elif found.is_of_clone:
+            what = "a block follows that was written for a clone of the mount point"
         elif not contents.is_whole or (found.is_sealed and has_more):
             what = "a block with a wrong checksum follows"
         elif not found.is_sealed and not self._is_active:
