@@ -309,7 +309,10 @@ def limited(tmp_path: Path) -> Iterator[ServerProcess]:
     with running:
         exchange(running.port, "PUT", "/key", b"value")
         yield running
-        assert exchange(running.port, "GET", "/key").body == b"value"
+        wait_until(
+            lambda: exchange(running.port, "GET", "/key").body == b"value",
+            "the connections of the test to be closed",
+        )
 
 
 def arrived(connection: socket.socket) -> bytes | None:
