@@ -424,28 +424,33 @@ def test_instance_without_connections_uses_no_cpu(patient: ServerProcess) -> Non
 
 
 def test_shortage_of_descriptors_lowered_while_serving_is_survived(
-    patient: ServerProcess,
+    tmp_path: Path,
 ) -> None:
     """Below what the instance counts with: idle ones are closed, others get 503."""
-    at_first = patient.descriptors()
-    limit = at_first + 12
-    resource.prlimit(patient.pid, resource.RLIMIT_NOFILE, (limit, limit))
-    with ExitStack() as opened:
-        for _ in range(40):
-            idle = opened.enter_context(Talk(patient.port))
-            assert idle.exchange("GET", "/key").body == b"value"
-        busy = [opened.enter_context(connect(patient.port)) for _ in range(60)]
-        for client in busy:
-            with suppress(ConnectionError):
-                client.sendall(HALF_BODY)
-        wait_until(
-            lambda: sum(map(is_closed_or_answered, busy)) >= 40,
-            "them to be turned away",
+    with ServerProcess(tmp_path / "data", settings=SHARED) as patient:
+        exchange(patient.port, "PUT", "/key", b"value")
+        at_first = patient.descriptors()
+        limit = at_first + 12
+        resource.prlimit(patient.pid, resource.RLIMIT_NOFILE, (limit, limit))
+        with ExitStack() as opened:
+            for _ in range(40):
+                idle = opened.enter_context(Talk(patient.port))
+                assert idle.exchange("GET", "/key").body == b"value"
+            busy = [opened.enter_context(connect(patient.port)) for _ in range(60)]
+            for client in busy:
+                with suppress(ConnectionError):
+                    client.sendall(HALF_BODY)
+            wait_until(
+                lambda: sum(map(is_closed_or_answered, busy)) >= 40,
+                "them to be turned away",
+            )
+            assert cpu_seconds_of_one(patient) < 0.3
+            wait_until(
+                lambda: "connections.full" in patient.stderr, "a line in the log"
+            )
+        assert comes_true(lambda: is_served(patient)), (
+            "connections are no longer accepted"
         )
-        assert cpu_seconds_of_one(patient) < 0.3
-        wait_until(lambda: "connections.full" in patient.stderr, "a line in the log")
-    assert comes_true(lambda: is_served(patient)), "connections are no longer accepted"
-    patient.kill()  # Its limit stays.
 
 
 # --- Memory for bodies -------------------------------------------------------------
