@@ -112,13 +112,13 @@ class Owner:
                 partial(make_change, self.store, change, condition), self.store
             )
         if index.has_deferred:
-            uninterrupted(self._catch_up, self.store)
+            uninterrupted(self._run_deferred, self.store)
         if isinstance(fields, bool):
             return fields
         record: Record = new_record(Record, fields)
         return record
 
-    def _catch_up(self) -> None:
+    def _run_deferred(self) -> None:
         with self.store.lock:
             self.store.run_deferred()
 

@@ -59,7 +59,7 @@ class Session:
 
     Attributes:
         path: As it was given.
-        link: How its store is reached; None: not yet, or not any more.
+        link: How its store is reached; None: not yet, or no longer.
         value, put_value: Those of `Index`, or of `SharedReader`, for plain reads and sets.
         calls: One item for each call under way.
         is_closed: Whether no call may begin.

@@ -78,7 +78,7 @@ static vc_step local_read(const local_run *run) {
     if (is_head)
         status = vc_read_head_now(local->core, functions, &how, run->key, length, &at, bytes,
                                   &record);
-    else if (!is_head && at.size <= room)
+    else if (at.size <= room)
         status = vc_read_now(local->core, functions, &how, run->key, length, &at, bytes, &record);
     functions->end_read(local->core);
     if (status != VC_OK) return used ? VC_STEP_FLUSH : VC_STEP_CALL;

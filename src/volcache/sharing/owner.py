@@ -290,7 +290,7 @@ def _listen(directory: str) -> socket.socket:
             with suppress(FileNotFoundError):
                 os.unlink(path)  # noqa: PTH108 - Paths are str here.
             listener.bind(path)
-            # Nobody can connect before it listens.
+            # No process can connect before it listens.
             with suppress(PermissionError):
                 os.chown(path, -1, found.st_gid)
             # With the sticky bit, others may not replace its files.

@@ -35,6 +35,10 @@ cdef tuple RINGS = tuple(Ring)  # as the core numbers them
 functions = PyCapsule_New(<void *>&vc_functions, VC_FUNCTIONS_NAME, NULL)
 
 
+cdef extern from "core.h" nogil:
+    size_t VC_HEAD_BYTES_MAX(size_t key_length)
+
+
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
@@ -843,7 +847,7 @@ cdef class SharedReader:
         cdef vc_record record
         cdef vc_guest_result found = vc_guest_find(self.guest, name, length, &at)
         if found == VC_GUEST_FOUND:
-            room = min(at.size, VC_OVERHEAD_BYTES + 765 + length) if is_head else at.size
+            room = min(at.size, VC_HEAD_BYTES_MAX(length)) if is_head else at.size
             if room > SMALL_BYTES:
                 large = bytes_take(bytes_new(NULL, room))
                 into = <uint8_t *>data_of(large)
