@@ -35,14 +35,6 @@ cdef tuple RINGS = tuple(Ring)  # as the core numbers them
 functions = PyCapsule_New(<void *>&vc_functions, VC_FUNCTIONS_NAME, NULL)
 
 
-cdef extern from "core.h" nogil:
-    size_t VC_HEAD_BYTES_MAX(size_t key_length)
-
-
-cdef extern from "Python.h":
-    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
-
-
 cdef extern from *:
     """
     /* A key of 1 to 1024 printable bytes that begins with none of `/.-` and has no `/.`. */
@@ -58,6 +50,8 @@ cdef extern from *:
     #define bytes_drop(value) Py_DECREF(value)
     #define bytes_take(value) (value)
     """
+    size_t VC_HEAD_BYTES_MAX(size_t key_length)
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     bint vc_is_plain_key(const uint8_t *at, Py_ssize_t length) noexcept
     PyObject *bytes_new(const char *data, Py_ssize_t length) except NULL
     char *bytes_data(PyObject *value)
