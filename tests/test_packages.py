@@ -303,7 +303,7 @@ def test_client_wheel_is_installed_on_any_platform_and_needs_nothing(
 @pytest.mark.nightly
 def test_wheel_is_for_a_platform_that_package_indexes_accept(wheel: Path) -> None:
     """That of an old glibc."""
-    assert "manylinux_2_17_x86_64" in wheel.name
+    assert "manylinux_2_28_x86_64" in wheel.name
 
 
 @pytest.mark.slow

