@@ -8,10 +8,9 @@ with content types and lifetimes. Values are stored as by a PUT, with the same l
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +26,7 @@ from volcache.cli.command import (
     silence_log,
 )
 from volcache.cli.sources import EntryReader, Outcome, Source, of_archive
-from volcache.cli.streams import STANDARD, reading, source_name
+from volcache.cli.streams import STANDARD, Interrupt, reading, source_name
 from volcache.config import Sources, value_size_max, volume_size_least
 from volcache.errors import (
     ConfigError,
@@ -46,7 +45,7 @@ from volcache.text import counted, size
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from volcache.cli.archive import ArchivedValue
     from volcache.cli.sources import Entry
@@ -93,7 +92,8 @@ def import_archive(
     entries = of_archive(archive)
     first = [*islice(entries, 1)]  # What is no archive creates no mount point.
     source = Source(chain(first, entries), total, lambda: archive.position)
-    with interrupt_flag() as is_interrupted:
+    interrupt = Interrupt()
+    with interrupt.handled():
         store = Store.open(
             directory,
             volume_size=config.volume_size,
@@ -107,7 +107,7 @@ def import_archive(
             with ExitStack() as parts:
                 parts.callback(store.close)
                 parts.callback(PeriodicSync(store, _SYNC_SECONDS).stop)
-                work.run(source, is_interrupted)
+                work.run(source, interrupt)
         finally:
             seconds, evicted = time.monotonic() - started, store.stats.evicted_records
             more = f" overwritten: {counted(evicted, 'record')};" if evicted else ""
@@ -151,9 +151,9 @@ class _Import(EntryReader):
         self._expires_ms = expires_ms and store.clock.from_machine_ms(expires_ms)
         self._room = _Room(store)
 
-    def run(self, source: Source, is_interrupted: Callable[[], bool]) -> None:
+    def run(self, source: Source, interrupt: Interrupt) -> None:
         """Store all files, or those before an interrupt."""
-        self.read(source, "import", is_interrupted)
+        self.read(source, "import", interrupt)
         self.report_hidden()
         if self.outcome.interrupted:
             self.report("interrupted: the files before are imported, the rest is not")
@@ -224,29 +224,6 @@ class _Room:
     def __str__(self) -> str:
         """Return what there is."""
         return f"{self._volumes} volumes of {size(self._size)}"
-
-
-@contextmanager
-def interrupt_flag() -> Iterator[Callable[[], bool]]:
-    """
-    Let SIGINT set a flag; yield a function that returns it. Main thread only.
-
-    A second SIGINT ends the process at once, in case the disk hangs.
-    """
-    received: list[int] = []
-
-    def on_interrupt(number: int, _: object) -> None:
-        received.append(number)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    before = signal.getsignal(signal.SIGINT)
-    # A background job of a script ignores SIGINT, and must continue to.
-    if before is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        yield lambda: bool(received)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def existing_volumes(directory: str) -> dict[str, int]:

@@ -24,17 +24,17 @@ from volcache.cli.command import (
     command,
     output,
 )
-from volcache.cli.import_ import interrupt_flag, summary_line
+from volcache.cli.import_ import summary_line
 from volcache.cli.sender import NO_ANSWER, Put, Sender
 from volcache.cli.sources import EntryReader, Outcome, opened
-from volcache.cli.streams import writing
+from volcache.cli.streams import Interrupt, writing
 from volcache.cli.values import KEY_BYTES_MAX, in_use, put_headers
 from volcache.errors import ConfigError, InstanceError
 from volcache.keys import parse_key
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from volcache.cli.archive import ArchivedValue
@@ -68,20 +68,19 @@ class _Load(EntryReader):
         self._failed_at: int | None = None  # The first that should be tried again.
         self._saved = time.monotonic()
 
-    def run(self, source: Source, is_interrupted: Callable[[], bool]) -> None:
+    def run(self, source: Source, interrupt: Interrupt) -> None:
         """Load all entries that were not loaded before, or those before an interrupt."""
-        left = source._replace(entries=self._counted(source.entries))
-        self.read(left, "load", is_interrupted)
+        left = source._replace(entries=islice(source.entries, self._position, None))
+        self.read(left, "load", interrupt)
         self._settle()
         self.report_hidden()
 
-    def _counted(self, entries: Iterator[Entry]) -> Iterator[Entry]:
-        for entry in islice(entries, self._position, None):
-            yield entry
-            self._position += 1
-            self._take()
-            if self._place and time.monotonic() - self._saved > _SAVED_SECONDS:
-                self._settle()
+    def end(self) -> None:
+        """Count the entry, and what has become of those that were sent."""
+        self._position += 1
+        self._take()
+        if self._place and time.monotonic() - self._saved > _SAVED_SECONDS:
+            self._settle()
 
     def take(self, entry: Entry) -> None:
         """Send it soon."""
@@ -155,17 +154,17 @@ def _saved(place: Path | None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    started = time.monotonic()
+    started, interrupt = time.monotonic(), Interrupt()
     with (
         opened(arguments.source) as source,
         output(as_json=arguments.json) as report,
-        interrupt_flag() as is_interrupted,
+        interrupt.handled(),
         Sender(in_use(arguments), arguments.timeout) as sender,
     ):
         load = _Load(sender, arguments, report)
         done = load.outcome
         try:
-            load.run(source, is_interrupted)
+            load.run(source, interrupt)
         finally:
             seconds = time.monotonic() - started
             before = f" loaded before: {done.skipped};" if done.skipped else ""

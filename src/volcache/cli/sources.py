@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Final, NamedTuple
 from volcache.cli.archive import ArchivedValue, ArchiveReader, LeftOutError
 from volcache.cli.command import FileError, Line
 from volcache.cli.progress import above, progress
-from volcache.cli.streams import STANDARD, reading, source_name
+from volcache.cli.streams import STANDARD, Interrupt, reading, source_name
 from volcache.errors import ClientError, ConfigError
 from volcache.store.index_format import encode_key
 
@@ -78,26 +78,27 @@ class EntryReader(ABC):
             LeftOutError, ClientError, OSError: It is left out.
         """
 
-    def read(
-        self, source: Source, what: str, is_interrupted: Callable[[], bool]
-    ) -> None:
+    def end(self) -> None:  # noqa: B027 - Not all need it.
+        """Do what is due after each entry."""
+
+    def read(self, source: Source, what: str, interrupt: Interrupt) -> None:
         """Take all entries, or those before an interrupt."""
         report, unit = self.report, "files" if source.total is None else "B"
         try:
             with progress(source.total, what, unit) as bar:
                 self.report = above(bar, report)
-                for entry in source.entries:
+                # A list may come from a pipe that has nothing for hours.
+                while entry := interrupt.wait_for(partial(next, source.entries, None)):
                     bar.update(1 if unit == "files" else source.position() - bar.n)
-                    if is_interrupted():
-                        break
                     self._try(entry)
+                    self.end()
         except FileError:
             # What writes to a pipe is interrupted by the same Ctrl-C.
-            if not is_interrupted():
+            if not interrupt.is_set:
                 raise
         finally:
             self.report = report
-        self._outcome.interrupted = is_interrupted()
+        self._outcome.interrupted = interrupt.is_set
 
     def _try(self, entry: Entry) -> None:
         try:

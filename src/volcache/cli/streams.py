@@ -1,7 +1,7 @@
 """
 Files and standard streams whose contents a command reads or writes: FILE, or `-`.
 
-Also the signals that end a command, so that it can put back what it has changed.
+Also the signals that end a command, so that it can complete or put back what it began.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, Final
+from typing import IO, TYPE_CHECKING, BinaryIO, Final, TypeVar
 
 from volcache.cli.command import FileError, OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
 
 STANDARD: Final = "-"
 _MODE: Final = 0o666  # Less what the umask forbids.
@@ -125,3 +127,47 @@ def exit_on_sigterm() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class Interrupt:
+    """
+    SIGINT, for a command that ends between two steps. Main thread only.
+
+    A second SIGINT ends the process at once, in case a disk or an instance hangs.
+
+    Attributes:
+        is_set: Whether there was one.
+    """
+
+    def __init__(self) -> None:
+        """Handle nothing yet."""
+        self.is_set = self._is_waiting = False
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle the signal, unless it is ignored, as in a background job of a script."""
+        before = signal.getsignal(signal.SIGINT)
+        if before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._receive)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _receive(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        self.is_set = True
+        if self._is_waiting:
+            self._is_waiting = False
+            raise KeyboardInterrupt
+
+    def wait_for(self, call: Callable[[], T]) -> T | None:
+        """Return what a call returns that may wait without end; None after the signal."""
+        try:
+            try:
+                self._is_waiting = True
+                return None if self.is_set else call()
+            finally:
+                self._is_waiting = False
+        except KeyboardInterrupt:
+            return None
