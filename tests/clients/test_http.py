@@ -43,7 +43,7 @@ def test_keys_are_decoded_paths(memcache: Client, instance: MemcacheInstance) ->
 
 
 def test_flags_are_a_header(memcache: Client, instance: MemcacheInstance) -> None:
-    """Which a PUT sets to 0."""
+    """Of a PUT, too; without it they are 0."""
     url = f"{instance.url}/flags"
     value = {"a": [1, 2]}
     assert memcache.set("flags", value)
@@ -56,6 +56,9 @@ def test_flags_are_a_header(memcache: Client, instance: MemcacheInstance) -> Non
     assert requests.put(url, data=b"bytes", timeout=SECONDS).ok
     assert memcache.get("flags") == b"bytes"
     assert requests.get(url, timeout=SECONDS).headers.get("X-Flags", "0") == "0"
+    number = {"X-Flags": "16"}
+    assert requests.put(url, data=b"7", headers=number, timeout=SECONDS).ok
+    assert memcache.raw_command("get flags", b"END\r\n").startswith(b"VALUE flags 16 1")
 
 
 def test_times_to_live_are_of_both(

@@ -186,6 +186,7 @@ static const struct {
     {"PUT /n", "Content-Length: 3|Expires: 0", 200, -1, ""},
     {"PUT /n", "Content-Length: 3|Expires: soon", APPLICATION, 0, ""},
     {"PUT /n", "Content-Length: 3|Content-Range: bytes 0-2/3", APPLICATION, 0, ""},
+    {"PUT /n", "Content-Length: 3|X-Flags: 0", APPLICATION, 0, ""},
     {"PUT /n", "Content-Length: 3|Content-Type: a|Content-Type: b", APPLICATION, 0, ""},
     {"PUT /n", "Content-Length: 3|Content-Type: \xfc", APPLICATION, 0, ""},
     /* Conditions. */

@@ -63,6 +63,7 @@ class FakeCache:
         content_encoding: bytes = b"",
         cache_control: bytes = b"",
         expires_ms: int = 0,
+        flags: int = 0,
     ) -> Record:
         """Store a value after the previous one, which has another time."""
         self._raise()
@@ -75,7 +76,7 @@ class FakeCache:
             cache_control=cache_control,
             stored_us=self._stored_us,
             expires_ms=expires_ms,
-            flags=0,
+            flags=flags,
             volume=3,
             offset=self._end,
             size=size,

@@ -27,6 +27,7 @@ bool vc_http_may_put(const vc_http_job *job) {
     const vc_request *request = job->request;
     return request->method == VC_PUT && (request->has_length || request->is_chunked) &&
            !vc_request_has(request, VC_FIELD_CONTENT_RANGE) &&
+           !vc_request_has(request, VC_FIELD_FLAGS) &&
            !vc_request_repeats(request, 1u << VC_FIELD_CONTENT_TYPE |
                                             1u << VC_FIELD_CONTENT_ENCODING) &&
            change_is_storable(request->values[VC_FIELD_CONTENT_TYPE], TYPE_BYTES) &&

@@ -95,6 +95,7 @@ static const struct {
     {"origin", VC_FIELD_ORIGIN},
     {"range", VC_FIELD_RANGE},
     {"service-worker", VC_FIELD_SERVICE_WORKER},
+    {"x-flags", VC_FIELD_FLAGS},
 };
 enum { NAME_COUNT = sizeof(NAMES) / sizeof(NAMES[0]) };
 

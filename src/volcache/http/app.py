@@ -43,7 +43,12 @@ from volcache.http.responses import (
     stored_response,
     text_response,
 )
-from volcache.http.upload import read_expiry, read_stored_headers, read_value
+from volcache.http.upload import (
+    read_expiry,
+    read_flags,
+    read_stored_headers,
+    read_value,
+)
 from volcache.keys import RESERVED_PREFIX, parse_key, with_query
 from volcache.monitoring.requests import READS, TIERS, RequestStats, is_sample
 from volcache.slow_log import SlowLog
@@ -290,6 +295,7 @@ class App:
         key = parse_key(path, self.limits.key_size)
         value = read_value(environ, self.limits.value_size)
         content_type, content_encoding, cache_control = read_stored_headers(environ)
+        flags = read_flags(environ)
         expires_ms = read_expiry(
             environ,
             self._clock() // _NS_PER_MS,
@@ -309,6 +315,7 @@ class App:
                 content_encoding=content_encoding,
                 cache_control=cache_control,
                 expires_ms=expires_ms,
+                flags=flags,
             )
         self.stats.bytes_in += len(value)
         return stored_response(record)

@@ -24,6 +24,7 @@ _EXPIRES_SECONDS_MAX: Final = 8 * MAX_AGE_SECONDS_MAX
 
 _MAX_AGE: Final = re.compile(r'(?:^|[\s,;])max-age\s*=\s*"?([^\s,;"]*)', re.IGNORECASE)
 _DIGITS_MAX: Final = 10
+_FLAGS_MAX: Final = (1 << 32) - 1
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 # A directive and its argument, a token or a quoted string: RFC 9111, 5.2. What is between
 # them is not looked at, since bjoern may join repeated headers without a comma.
@@ -121,6 +122,20 @@ def read_stored_headers(environ: WSGIEnvironment) -> list[bytes]:
                 f"{name} is not latin-1 text; allowed is printable text"
             ) from error
     return encoded
+
+
+def read_flags(environ: WSGIEnvironment) -> int:
+    """
+    Return the flags that memcached clients will get with the value; 0 without any.
+
+    Raises:
+        BadHeaderError: X-Flags is not a number of 32 bits.
+    """
+    text: str = environ.get("HTTP_X_FLAGS", "0")
+    is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+    if not is_number or int(text) > _FLAGS_MAX:
+        raise BadHeaderError(f"X-Flags is not a number; allowed are 0 to {_FLAGS_MAX}")
+    return int(text)
 
 
 def read_expiry(

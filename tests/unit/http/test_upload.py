@@ -85,6 +85,16 @@ def test_unsafe_content_headers_are_refused(client: Client) -> None:
         assert not client.cache.records
 
 
+def test_flags_are_a_number_of_32_bits(client: Client) -> None:
+    """Without the header they are 0."""
+    for text in ("0", "7", "4294967295"):
+        assert client.put("/key", b"", HTTP_X_FLAGS=text).status == "200 OK"
+        headers = client.ask("GET").headers
+        assert headers.get("X-Flags", "0") == text
+    for text in ("", "-1", "4294967296", "x", "\xb2", "9" * 5000):
+        assert_error(client.put("/key", b"", HTTP_X_FLAGS=text), 400, "4294967295")
+
+
 def test_input_of_another_server_is_read(client: Client) -> None:
     """An input with only `read` is read to its length, or to its end."""
     for number, more in enumerate(
