@@ -151,18 +151,15 @@ class Sources(NamedTuple):
     options: Sequence[str] = ()
     instance: str = ""
 
-    def load(self, existing: Mapping[str, int] | None = None) -> Config:
+    def load(self) -> Config:
         """
         Return the settings.
-
-        Args:
-            existing: See `read`.
 
         Raises:
             ConfigError: One line that names the source, the setting, its value and what
                 is allowed; or why the file cannot be read. Of several, the first.
         """
-        reading = self.read(existing)
+        reading = self.read()
         if reading.problems:
             more = len(reading.problems) - 1
             hint = f" (and {more} more: volcache config check lists them)"
@@ -194,17 +191,11 @@ class Sources(NamedTuple):
                 )
         return self.load()
 
-    def read(self, existing: Mapping[str, int] | None = None) -> Reading:
-        """
-        Read the settings, and find all that is wrong.
-
-        Args:
-            existing: Values of an existing mount point, by name; they replace the defaults.
-        """
+    def read(self) -> Reading:
+        """Read the settings, and find all that is wrong."""
         sources = dict.fromkeys(_BY_NAME, "default")
-        sources |= dict.fromkeys(existing or {}, "of the existing volumes")
         name = self.instance or self.environ.get(INSTANCE_VARIABLE, "")
-        found = _Collector(dict(existing or {}), sources, name)
+        found = _Collector({}, sources, name)
         if name and not _INSTANCE.fullmatch(name):
             found.instance = "1"  # So that it is the only problem.
             source = "option --instance"

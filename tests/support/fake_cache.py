@@ -54,7 +54,7 @@ class FakeCache:
         record = self.records.get(key)
         return None if record is None else record._replace(value=b"")
 
-    def put(
+    def put(  # noqa: PLR0913 - As the cache has it.
         self,
         key: bytes,
         value: bytes,

@@ -59,10 +59,10 @@ def from_toml(path: Path, line: str) -> Config:
     return Sources(path, {}).load()
 
 
-def refused(path: Path, *given: Any, existing: Any = None) -> str:
+def refused(path: Path, *given: Any) -> str:
     """Return the one-line error of loading, without the folder's name."""
     with pytest.raises(ConfigError) as caught:
-        Sources(path, *(given or ({},))).load(existing)
+        Sources(path, *(given or ({},))).load()
     assert caught.value.__cause__ is None
     (line,) = str(caught.value).splitlines()
     return line.replace(f"{path.parent}/", "")
@@ -160,7 +160,7 @@ def test_options_override_the_environment_and_that_the_file(path: Path) -> None:
     What the file leaves out keeps its default; of options, the last one counts.
 
     Variables without the prefix are ignored. An empty variable is a value where empty is
-    allowed. Values of existing volumes replace defaults only.
+    allowed.
     """
     path.write_text('port = 8000\nlog_file = "log"\n')
     file = dataclasses.replace(DEFAULTS, port=8000, log_file="log")
@@ -171,8 +171,7 @@ def test_options_override_the_environment_and_that_the_file(path: Path) -> None:
     environ = {"VOLCACHE_PORT": "9000", "VOLCACHE_LOG_FILE": ""}
     environ |= {"PORT": "1", "VOLCACHE": "x", "HOME": "/"}
     expected = dataclasses.replace(DEFAULTS, port=9000)
-    assert Sources(path, environ).load({"port": 7, "max_ttl": 0}) == expected
-    assert Sources(None, {}).load({"volume_num": 3}).volume_num == 3
+    assert Sources(path, environ).load() == expected
     options = ["port=3", "port=4", "memc_servers=a:1, b:2", "log_file=a=b"]
     found = Sources(path, environ, options).load()
     assert found == dataclasses.replace(
@@ -185,9 +184,7 @@ def test_error_names_what_is_wrong_and_the_remedy(path: Path) -> None:
     for case in CASES["case"]:
         path.write_text(case.get("file", ""))
         given = (case.get(name, "") for name in ("options", "instance"))
-        assert case["error"] in refused(
-            path, case.get("environ", {}), *given, existing=case.get("existing")
-        )
+        assert case["error"] in refused(path, case.get("environ", {}), *given)
     path.write_text("")
     # A value with more digits than Python converts, which is cut off.
     error = refused(path, {"VOLCACHE_PORT": "9" * 5000})

@@ -9,8 +9,9 @@ names a file that is written, and memory is bounded whatever its headers say.
 from __future__ import annotations
 
 import tarfile
-from tarfile import BLOCKSIZE, HeaderError, TarInfo
-from typing import IO, TYPE_CHECKING, Final, NamedTuple, NoReturn, Self
+from functools import partial
+from tarfile import BLOCKSIZE, HeaderError, ReadError, TarError, TarFile, TarInfo
+from typing import IO, TYPE_CHECKING, Final, NamedTuple, Self
 
 from volcache.checksum import crc32c
 from volcache.cli.command import FileError
@@ -18,7 +19,7 @@ from volcache.store.format import TIME_END
 from volcache.store.index_format import decode_key, encode_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from volcache.store.format import Record
 
@@ -28,31 +29,17 @@ _CHECKSUM: Final = "checksum"
 _TEXTS: Final = ("content_type", "content_encoding", "cache_control")
 _ENCODING: Final = ("utf-8", "surrogateescape")  # Names are bytes.
 _END: Final = bytes(BLOCKSIZE)
-_HEADER_BYTES_MAX: Final = 1 << 20  # Of the records of a member.
+_HEADER_BYTES_MAX: Final = 1 << 20  # Of the records or the long name of a member.
+_EXTENSIONS: Final = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
 _PADDING_BYTES_MAX: Final = 1 << 20  # Behind the end, which are read.
-_PIECE_BYTES: Final = 1 << 16
-_PLACES_MAX: Final = 8  # Digits of the length of a record.
 _NO_PATH: Final = {b"", b".", b".."}
-_REGULAR: Final = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
-_RECORDS: Final = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
-# Without data, whatever their size is.
-_EMPTY: Final = {
-    tarfile.LNKTYPE: "is a hard link; tar --hard-dereference writes its contents",
-    tarfile.SYMTYPE: "is a symbolic link",
-    **dict.fromkeys((tarfile.CHRTYPE, tarfile.BLKTYPE), "is a device"),
-    tarfile.FIFOTYPE: "is a pipe",
-    tarfile.DIRTYPE: "is a folder",
-}
-_COMPRESSED: Final = {
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xfd7zXZ": "xz",
-    b"BZh": "bzip2",
-}
 
 
 class LeftOutError(Exception):
-    """A value cannot be exported or imported; the message is the reason."""
+    """A value cannot be exported or loaded; the message is the reason."""
 
 
 class ArchivedValue(NamedTuple):
@@ -128,7 +115,8 @@ class Member(NamedTuple):
 
     name: bytes
     size: int
-    why: str  # It cannot be imported; empty: a regular file.
+    why: str  # It is not a value; empty: it is.
+    read: Callable[[], bytes]  # Before the next one; raises FileError.
     records: dict[str, str]  # Those of a value; empty: no export has written it.
 
     def value_of(self, data: bytes) -> ArchivedValue | None:
@@ -150,158 +138,77 @@ class Member(NamedTuple):
             raise LeftOutError("its records are not those of an export") from None
 
 
-class ArchiveReader:
-    """
-    Reads an archive once, from its beginning to its end.
+class _Header(TarInfo):
+    """The header of a member. One that is wrong is an error, and not the end."""
 
-    Attributes:
-        position: How many bytes were read.
-    """
-
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        """
-        Read nothing yet.
-
-        Args:
-            file: Returns less than it is asked for at its end only.
-            name: Of the file, for errors.
-        """
-        self._file, self._name = file, name
-        self._place = "at its beginning"
-        self._left = self._padding = 0  # Of the present member.
-        self.position = 0
-
-    def members(self) -> Iterator[Member]:
-        """
-        Yield what is in the archive, without folders.
-
-        Raises:
-            FileError: It cannot be read, ends too early, or is damaged.
-        """
-        while (member := self._next()) is not None:
-            self._place = f"in the member {encode_key(member.name)}"
-            yield member
-            self._skip(self._left + self._padding)
-            self._left = self._padding = 0
-            self._place = f"behind the member {encode_key(member.name)}"
-
-    def read(self) -> bytes:
-        """
-        Return the data of the present member, as many bytes as its size.
-
-        Raises:
-            FileError: It cannot be read, or ends too early.
-        """
-        size, self._left = self._left, 0
-        return self._exactly(size)
-
-    def _next(self) -> Member | None:
-        records: dict[bytes, bytes] = {}
-        long_name = b""
-        while (block := self._exactly(BLOCKSIZE)) != _END:
-            info = self._header(block)
-            size = _number(records.get(b"size", b"")) or info.size
-            if info.type in _RECORDS:
-                records = self._records(info.size)
-            elif info.type == tarfile.GNUTYPE_LONGNAME:
-                long_name = self._extension(info.size).partition(b"\0")[0]
-            elif info.type in {tarfile.XGLTYPE, tarfile.GNUTYPE_LONGLINK}:
-                self._skip(info.size + -info.size % BLOCKSIZE)
-            elif info.isdir():
-                records, long_name = {}, b""
-            else:
-                self._left = 0 if info.type in _EMPTY else size
-                self._padding = -self._left % BLOCKSIZE
-                name = records.get(b"path") or long_name or info.name.encode(*_ENCODING)
-                return Member(name, size, _why_not(info, records), _own(records))
-        self._finish()
-        return None
-
-    def _header(self, block: bytes) -> TarInfo:
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         try:
-            info = TarInfo.frombuf(block, *_ENCODING)
+            found = super().frombuf(buf, encoding, errors)
         except HeaderError as error:
-            if self.position > BLOCKSIZE:
-                self._refuse(f"it is damaged {self._place}: {error}")
-            for start, name in _COMPRESSED.items():
-                if block.startswith(start):
-                    self._refuse(f"it is compressed; pass it through {name} -dc first")
-            self._refuse("it is not a tar archive")
-        if info.size < 0:
-            self._refuse(f"it is damaged {self._place}: a size below 0")
-        if info.type == tarfile.GNUTYPE_SPARSE:
-            self._refuse(f"{info.name!a} is sparse; use tar without --sparse")
-        return info
-
-    def _extension(self, size: int) -> bytes:
-        if size > _HEADER_BYTES_MAX:
-            allowed = f"allowed are {_HEADER_BYTES_MAX}"
-            self._refuse(f"a header {self._place} has {size} bytes; {allowed}")
-        return self._exactly(size + -size % BLOCKSIZE)[:size]
-
-    def _records(self, size: int) -> dict[bytes, bytes]:
-        data, found, start = self._extension(size), dict[bytes, bytes](), 0
-        while start < size:
-            digits, _, _ = data[start : start + _PLACES_MAX].partition(b" ")
-            length = _number(digits)
-            record = data[start + len(digits) + 1 : start + length]
-            name, is_record, value = record.partition(b"=")
-            if not (is_record and value.endswith(b"\n") and start + length <= size):
-                self._refuse(f"it is damaged {self._place}: a record")
-            found[name] = value[:-1]
-            start += length
+            if buf == _END:
+                raise
+            raise ReadError(str(error)) from error
+        is_long = found.type in _EXTENSIONS and found.size > _HEADER_BYTES_MAX
+        if found.size < 0 or is_long:
+            raise ReadError(f"a header of {found.size} bytes")
         return found
 
-    def _finish(self) -> None:
-        """Read what is behind the end: more zeros, as tar writes them."""
-        self._place = "behind its end"
-        for _ in range(_PADDING_BYTES_MAX // _PIECE_BYTES):
-            data = self._read(_PIECE_BYTES)
-            if data.strip(b"\0"):
-                self._refuse("data follow its end; it may be several archives")
-            if not data:
-                return
 
-    def _skip(self, size: int) -> None:
-        while size:
-            size -= len(self._exactly(min(size, _PIECE_BYTES)))
+def read_members(file: IO[bytes], name: str) -> Iterator[Member]:
+    """
+    Yield what is in an archive, without folders.
 
-    def _exactly(self, size: int) -> bytes:
-        data = self._read(size)
-        if len(data) < size:
-            self._refuse(f"it ends {self._place}" if self.position else "it is empty")
-        return data
+    Args:
+        file: Returns less than it is asked for at its end only.
+        name: Of the file, for errors.
 
-    def _read(self, size: int) -> bytes:
-        try:
-            data = self._file.read(size)
-        except OSError as error:
-            raise FileError(self._name, "read", error) from error
-        self.position += len(data)
-        return data
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise FileError(self._name, "read", OSError(what))
-
-
-def _number(digits: bytes) -> int:
-    """Return a number; 0 if it is none."""
-    return int(digits) if digits.isdigit() and len(digits) <= 18 else 0  # noqa: PLR2004
+    Raises:
+        FileError: It cannot be read, ends too early, or is damaged.
+    """
+    encoding, errors = _ENCODING
+    place = "no tar archive (a compressed one: pass it through gzip -dc)"
+    try:
+        with tarfile.open(
+            fileobj=file, mode="r|", tarinfo=_Header, encoding=encoding, errors=errors
+        ) as tar:
+            for info in tar:
+                # It would keep all.
+                tar.members.clear()  # type: ignore[attr-defined]
+                key = info.name.encode(*_ENCODING)
+                place = f"damaged behind the member {encode_key(key)}"
+                if not info.isdir():
+                    read = partial(_read, tar, info, name)
+                    yield Member(key, info.size, _why_not(info), read, _own(info))
+            if tar.fileobj.read(_PADDING_BYTES_MAX).strip(b"\0"):
+                raise ReadError("data follow the end; it may be several archives")
+    except TarError as error:
+        raise FileError(name, "read", OSError(f"{place}: {error}")) from error
+    except OSError as error:
+        raise FileError(name, "read", error) from error
 
 
-def _why_not(info: TarInfo, records: Mapping[bytes, bytes]) -> str:
-    if any(name.startswith(b"GNU.sparse.") for name in records):
-        return "is sparse; use tar without --sparse"
-    if info.type in _REGULAR:
-        return ""
-    return _EMPTY.get(info.type, "is not a regular file")
+def _read(tar: TarFile, info: TarInfo, name: str) -> bytes:
+    try:
+        file = tar.extractfile(info)
+        return file.read() if file else b""
+    except TarError as error:
+        place = f"damaged in the member {encode_key(info.name.encode(*_ENCODING))}"
+        raise FileError(name, "read", OSError(f"{place}: {error}")) from error
+    except OSError as error:
+        raise FileError(name, "read", error) from error
 
 
-def _own(records: Mapping[bytes, bytes]) -> dict[str, str]:
+def _why_not(info: TarInfo) -> str:
+    if info.islnk():
+        return "is a hard link; tar --hard-dereference writes its contents"
+    return "" if info.isreg() else "is not a regular file"
+
+
+def _own(info: TarInfo) -> dict[str, str]:
     """Return the records of an export, without their prefix."""
-    prefix = _PREFIX.encode()
     return {
-        name.removeprefix(prefix).decode("latin-1"): value.decode(*_ENCODING)
-        for name, value in records.items()
-        if name.startswith(prefix)
+        name.removeprefix(_PREFIX): value
+        for name, value in info.pax_headers.items()
+        if name.startswith(_PREFIX)
     }

@@ -9,9 +9,11 @@ refuses is left out; so is, after some tries, what one does not answer.
 from __future__ import annotations
 
 import os
+import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from http import HTTPStatus
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -21,16 +23,20 @@ from volcache.cli.command import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
+    FileError,
+    Line,
     command,
     output,
 )
-from volcache.cli.import_ import summary_line
+from volcache.cli.progress import above, progress
 from volcache.cli.sender import NO_ANSWER, Put, Sender
-from volcache.cli.sources import EntryReader, Outcome, opened
+from volcache.cli.sources import opened
 from volcache.cli.streams import Interrupt, writing
 from volcache.cli.values import KEY_BYTES_MAX, in_use, put_headers
-from volcache.errors import ConfigError, InstanceError
+from volcache.errors import ClientError, ConfigError, InstanceError, ValueTooLargeError
 from volcache.keys import parse_key
+from volcache.store.index_format import encode_key
+from volcache.text import counted, size
 
 if TYPE_CHECKING:
     import argparse
@@ -40,17 +46,25 @@ if TYPE_CHECKING:
     from volcache.cli.archive import ArchivedValue
     from volcache.cli.sources import Entry, Source
 
+LISTED_MAX: Final = 100  # Lines for files that are left out; the others are counted.
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SAVED_SECONDS: Final = 5.0
+_VALUE_BYTES_MAX: Final = 1 << 30  # The largest max_value_size. Values are in memory.
 
 
 @dataclass(slots=True)
-class LoadOutcome(Outcome):
-    """The result of a load."""
+class Outcome:
+    """What became of the entries of a source."""
 
+    files: int = 0  # Stored.
+    bytes: int = 0  # Of their values.
+    left_out: int = 0
+    expired: int = 0  # Their lifetimes have ended since the export.
     skipped: int = 0  # Loaded before.
+    interrupted: bool = False
 
 
-class _Load(EntryReader):
+class _Load:
     """Hands entries to the instances of their keys."""
 
     def __init__(
@@ -59,8 +73,8 @@ class _Load(EntryReader):
         arguments: argparse.Namespace,
         report: Callable[[str], None],
     ) -> None:
-        self.outcome = LoadOutcome(skipped=_saved(arguments.resume))
-        super().__init__(self.outcome, report)
+        self.outcome = Outcome(skipped=_saved(arguments.resume))
+        self._report = report
         self._sender, self._headers = sender, put_headers(arguments)
         self._prefix = os.fsencode(arguments.prefix)
         self._place: Path | None = arguments.resume
@@ -70,20 +84,41 @@ class _Load(EntryReader):
 
     def run(self, source: Source, interrupt: Interrupt) -> None:
         """Load all entries that were not loaded before, or those before an interrupt."""
-        left = source._replace(entries=islice(source.entries, self._position, None))
-        self.read(left, "load", interrupt)
-        self._settle()
-        self.report_hidden()
-
-    def end(self) -> None:
-        """Count the entry, and what has become of those that were sent."""
-        self._position += 1
-        self._take()
-        if self._place and time.monotonic() - self._saved > _SAVED_SECONDS:
+        entries = islice(source.entries, self._position, None)
+        report, unit = self._report, "B" if source.total else "files"
+        try:
+            with progress(source.total or None, "load", unit) as bar:
+                self._report = above(bar, report)
+                # A list may come from a pipe that has nothing for hours.
+                while entry := interrupt.wait_for(partial(next, entries, None)):
+                    bar.update(source.position() - bar.n if source.total else 1)
+                    self._try(entry)
+                    self._end_entry()
+        except FileError:
+            # What writes to a pipe is interrupted by the same Ctrl-C.
+            if not interrupt.is_set:
+                raise
+        finally:
+            self._report = report
+            self.outcome.interrupted = interrupt.is_set
             self._settle()
+            if (hidden := self.outcome.left_out - LISTED_MAX) > 0:
+                report(f"left out {hidden} more")
 
-    def take(self, entry: Entry) -> None:
-        """Send it soon."""
+    def _try(self, entry: Entry) -> None:
+        try:
+            if entry.why:
+                self._leave_out(entry.name, entry.why)
+            else:
+                self._send(entry)
+        except (LeftOutError, ClientError) as error:
+            self._leave_out(entry.name, str(error))
+        except OSError as error:
+            self._leave_out(entry.name, f"cannot be read: {error.strerror}")
+
+    def _send(self, entry: Entry) -> None:
+        if entry.size > _VALUE_BYTES_MAX:
+            raise ValueTooLargeError(size=entry.size, limit=_VALUE_BYTES_MAX)
         value = entry.read()
         known = entry.known(value)
         name = self._prefix + (entry.name if known is None else known.key)
@@ -96,8 +131,6 @@ class _Load(EntryReader):
 
     def _restored(self, known: ArchivedValue) -> dict[str, str] | None:
         """Return the headers with which an export is stored; None: it has expired."""
-        if known.flags:
-            raise LeftOutError("has flags of memcached; volcache import keeps them")
         texts = [known.cache_control.decode("latin-1")]
         if known.expires_ms:
             seconds = known.expires_ms // 1000 - int(time.time_ns() // 1_000_000_000)
@@ -108,8 +141,25 @@ class _Load(EntryReader):
             "Content-Type": known.content_type.decode("latin-1"),
             "Content-Encoding": known.content_encoding.decode("latin-1"),
             "Cache-Control": ", ".join(filter(None, texts)),
+            "X-Flags": str(known.flags or ""),
         }
+        # Anyone may have written the archive: a line end would begin another header.
+        if any(map(_CONTROL.search, found.values())):
+            raise LeftOutError("has a header with a control character")
         return self._headers | {name: text for name, text in found.items() if text}
+
+    def _leave_out(self, name: bytes, why: str) -> None:
+        """Count an entry that is not stored, and report one of the first."""
+        self.outcome.left_out += 1
+        if self.outcome.left_out <= LISTED_MAX:
+            shown = encode_key(name)
+            self._report(Line(f"left out {shown}: {why}", key=shown, left_out=why))
+
+    def _end_entry(self) -> None:
+        self._position += 1
+        self._take()
+        if self._place and time.monotonic() - self._saved > _SAVED_SECONDS:
+            self._settle()
 
     def _take(self) -> None:
         """Count what has become of what was sent."""
@@ -121,7 +171,7 @@ class _Load(EntryReader):
                 continue
             if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
                 raise InstanceError(why, "give the token by --token-file")
-            self.leave_out(put.key, why)
+            self._leave_out(put.key, why)
             if status == NO_ANSWER or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 failed = put.number if self._failed_at is None else self._failed_at
                 self._failed_at = min(failed, put.number)
@@ -153,6 +203,20 @@ def _saved(place: Path | None) -> int:
     return int(text)
 
 
+def _summary(place: str, done: Outcome, seconds: float) -> Line:
+    """Return the last line."""
+    parts = [
+        f"{place}: {counted(done.files, 'file', ',')}, {size(done.bytes)}",
+        f"left out: {done.left_out}",
+        f"expired: {done.expired}" if done.expired else "",
+        f"loaded before: {done.skipped}" if done.skipped else "",
+        f"{seconds:.1f} s",
+        "interrupted" if done.interrupted else "",
+    ]
+    summary = {"source": place, **asdict(done), "seconds": round(seconds, 3)}
+    return Line("; ".join(filter(None, parts)), summary=summary)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     started, interrupt = time.monotonic(), Interrupt()
     with (
@@ -162,16 +226,14 @@ def _run(arguments: argparse.Namespace) -> int:
         Sender(in_use(arguments), arguments.timeout) as sender,
     ):
         load = _Load(sender, arguments, report)
-        done = load.outcome
         try:
             load.run(source, interrupt)
         finally:
             seconds = time.monotonic() - started
-            before = f" loaded before: {done.skipped};" if done.skipped else ""
-            report(summary_line(arguments.source, done, before, seconds))
-    if done.interrupted:
+            report(_summary(arguments.source, load.outcome, seconds))
+    if load.outcome.interrupted:
         return EXIT_INTERRUPTED
-    return EXIT_FAILED if done.left_out else EXIT_OK
+    return EXIT_FAILED if load.outcome.left_out else EXIT_OK
 
 
 COMMAND: Final = command("load", _run)

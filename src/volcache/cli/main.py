@@ -36,7 +36,6 @@ MODULES: Final = {
     **{name: name for name in ("serve", "config", "stats", "cluster")},
     **dict.fromkeys(("get", "put", "rm", "stat", "ls", "purge"), "values"),
     **{name: name for name in ("check", "repair", "dump", "export")},
-    "import": "import_",
     "load": "load",
     **{name: name for name in ("files", "completion")},
 }

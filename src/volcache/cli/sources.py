@@ -9,25 +9,20 @@ from __future__ import annotations
 
 import os
 import sys
-from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
-from volcache.cli.archive import ArchivedValue, ArchiveReader, LeftOutError
-from volcache.cli.command import FileError, Line
-from volcache.cli.progress import above, progress
-from volcache.cli.streams import STANDARD, Interrupt, reading, source_name
-from volcache.errors import ClientError, ConfigError
-from volcache.store.index_format import encode_key
+from volcache.cli.archive import ArchivedValue, LeftOutError, read_members
+from volcache.cli.command import FileError
+from volcache.cli.streams import STANDARD, reading, source_name
+from volcache.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LISTED_MAX: Final = 100  # Lines for files that are left out; the others are counted.
 _MAGIC: Final = slice(257, 262)  # Of a header of tar: "ustar".
 _MAGIC_TEXT: Final = b"ustar"
 
@@ -47,81 +42,8 @@ class Source(NamedTuple):
     """Entries, and how far they are read."""
 
     entries: Iterator[Entry]
-    total: int | None = None  # Bytes of an archive; None: unknown.
+    total: int = 0  # Bytes of an archive; 0: unknown.
     position: Callable[[], int] = int  # Of `total`.
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of the entries of a source."""
-
-    files: int = 0  # Stored.
-    bytes: int = 0  # Of their values.
-    left_out: int = 0
-    expired: int = 0  # Their lifetimes have ended since the export.
-    interrupted: bool = False
-
-
-class EntryReader(ABC):
-    """Reads entries, and lists those that are left out."""
-
-    def __init__(self, outcome: Outcome, report: Callable[[str], None]) -> None:
-        """Count in `outcome`; `report` is called with each line."""
-        self._outcome, self.report = outcome, report
-
-    @abstractmethod
-    def take(self, entry: Entry) -> None:
-        """
-        Store an entry that can be read.
-
-        Raises:
-            LeftOutError, ClientError, OSError: It is left out.
-        """
-
-    def end(self) -> None:  # noqa: B027 - Not all need it.
-        """Do what is due after each entry."""
-
-    def read(self, source: Source, what: str, interrupt: Interrupt) -> None:
-        """Take all entries, or those before an interrupt."""
-        report, unit = self.report, "files" if source.total is None else "B"
-        try:
-            with progress(source.total, what, unit) as bar:
-                self.report = above(bar, report)
-                # A list may come from a pipe that has nothing for hours.
-                while entry := interrupt.wait_for(partial(next, source.entries, None)):
-                    bar.update(1 if unit == "files" else source.position() - bar.n)
-                    self._try(entry)
-                    self.end()
-        except FileError:
-            # What writes to a pipe is interrupted by the same Ctrl-C.
-            if not interrupt.is_set:
-                raise
-        finally:
-            self.report = report
-        self._outcome.interrupted = interrupt.is_set
-
-    def _try(self, entry: Entry) -> None:
-        try:
-            if entry.why:
-                self.leave_out(entry.name, entry.why)
-            else:
-                self.take(entry)
-        except (LeftOutError, ClientError) as error:
-            self.leave_out(entry.name, str(error))
-        except OSError as error:
-            self.leave_out(entry.name, f"cannot be read: {error.strerror}")
-
-    def leave_out(self, name: bytes, why: str) -> None:
-        """Count an entry that is not stored, and report one of the first."""
-        self._outcome.left_out += 1
-        if self._outcome.left_out <= LISTED_MAX:
-            shown = encode_key(name)
-            self.report(Line(f"left out {shown}: {why}", key=shown, left_out=why))
-
-    def report_hidden(self) -> None:
-        """Report how many lines were not."""
-        if (hidden := self._outcome.left_out - LISTED_MAX) > 0:
-            self.report(f"left out {hidden} more")
 
 
 @contextmanager
@@ -150,16 +72,14 @@ def opened(name: str) -> Iterator[Source]:
         if name == STANDARD and head[_MAGIC] != _MAGIC_TEXT:
             yield Source(_of_list(file))
             return
-        archive = ArchiveReader(file, source_name(name))
-        total = None if name == STANDARD else os.fstat(file.fileno()).st_size
-        yield Source(of_archive(archive), total, lambda: archive.position)
+        total = 0 if name == STANDARD else os.fstat(file.fileno()).st_size
+        yield Source(_of_archive(file, source_name(name)), total, file.tell)
 
 
-def of_archive(archive: ArchiveReader) -> Iterator[Entry]:
-    """Yield the members of an archive."""
-    for member in archive.members():
-        name = member.name.removeprefix(b"./")
-        yield Entry(name, member.size, member.why, archive.read, member.value_of)
+def _of_archive(file: IO[bytes], name: str) -> Iterator[Entry]:
+    for one in read_members(file, name):
+        key = one.name.removeprefix(b"./")
+        yield Entry(key, one.size, one.why, one.read, one.value_of)
 
 
 def _of_list(file: IO[bytes]) -> Iterator[Entry]:

@@ -88,14 +88,11 @@ UNUSABLE = {
     "check file": "mount point 'file' ",
     "check missing": "mount point 'missing' ",
     **dict.fromkeys(
-        ("check used", "dump used", "import used files.tar", "repair used"),
+        ("check used", "dump used", "export used", "repair used"),
         f"mount point 'used' is in use by another process (process id {PID})",
     ),
     f"export {GOLDEN}/healthy other": "other: cannot be written: Is a directory",
-    "import store missing": "missing: cannot be read: No such file or directory",
-    "import store folder": "folder: cannot be read: Is a directory",
-    "import store file": "file: cannot be read: it is empty",
-    "import other files.tar": "mount point 'other' is not a volcache directory: it ",
+    "load missing h:1": "missing: cannot be read: No such file or directory",
     "put k missing h:1": "missing: cannot be read: No such file or directory",
     "put k folder h:1": "folder: cannot be read: Is a directory",
     "stats 127.0.0.1:1": "http://127.0.0.1:1: Connection refused",
@@ -129,7 +126,6 @@ def test_what_cannot_be_used_is_one_line(
     (tmp_path / "folder").mkdir()
     (tmp_path / "other/nginx/volcache.conf").mkdir(parents=True)
     (tmp_path / "file").touch()
-    (tmp_path / "files.tar").write_bytes(bytes(1024))
     (tmp_path / "fleet.toml").write_text('[machines]\na = "127.0.0.1"\n')
     store = open_store(tmp_path / "used")
     before = sorted(tmp_path.rglob("*"))
@@ -289,11 +285,11 @@ def test_bash_completes(tmp_path: Path) -> None:
     (folder / "a folder").mkdir(parents=True)
     (folder / "a file").touch()
     for words, expected in (
-        *((["s"], {"serve", "stat", "stats"}), (["im"], {"import"})),
+        *((["s"], {"serve", "stat", "stats"}), (["lo"], {"load"})),
         *((["check", "--j"], {"--json"}), (["stats", "--o"], {"--once"})),
         *((["completion", ""], set(SHELLS)), (["check", "a"], {"a folder"})),
         (["put", "k", "a"], {"a folder", "a file"}),
-        (["import", "a folder", "x", "--config", "a f"], {"a folder", "a file"}),
+        (["load", "x", "--resume", "a f"], {"a folder", "a file"}),
     ):
         bash = ["bash", "--norc", "-c", COMPLETE, "bash", str(path), "volcache"]
         done = ended([*bash, *words], folder=folder)

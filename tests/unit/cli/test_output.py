@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import shutil
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from support.command_line import VOLCACHE, Run, run_unheard
-from support.contents import archived, values
+from support.contents import archived
 from support.damage import extents, flip
 from support.process import SOURCE
 from support.program import ended
@@ -28,7 +27,6 @@ COMMANDS = {
     "dump healthy": 0,
     "repair no_index": 0,
     "export keys exported": 1,
-    "import imported files.tar": 1,
     "files shipped": 0,
     "check --help": 0,
     "--help": 0,
@@ -52,12 +50,6 @@ def test_commands_complete_without_their_output(
     *_, last = extents(tmp_path / "keys")  # It is left out of an export.
     dice = random.Random(1)  # noqa: S311 - Seeded, to be repeated.
     flip(tmp_path / "keys" / "data" / str(last.volume), last.end - 1, dice)
-    open_store(tmp_path / "imported").close()
-    (tmp_path / "a").symlink_to("b")
-    (tmp_path / "b").write_bytes(b"value")
-    with tarfile.open(tmp_path / "files.tar", "w") as tar:
-        for name in ("a", "b"):
-            tar.add(tmp_path / name, name)
     line = "volcache: standard output cannot be written: No space left on device\n"
     for words, code in COMMANDS.items():
         found = run_unheard(
@@ -65,7 +57,6 @@ def test_commands_complete_without_their_output(
         )
         assert found == ((1, line) if is_full else (code, "")), words
     assert run("check", tmp_path / "no_index").code == 0
-    assert values(tmp_path / "imported") == {b"b": b"value"}
     assert archived(tmp_path / "exported") == {"one": b"one", "two": b"two"}
     written = [path for path in (tmp_path / "shipped").rglob("*") if path.is_file()]
     assert len(written) == len(list(shipped.shipped_files(ROOT)))
