@@ -31,7 +31,9 @@ _COMMENT: Final = re.compile(r"(?:^|(?<=[\s;]))#.*")
 _WEIGHT: Final = re.compile(r"weight=([0-9]{1,9})")
 # Parameters of nginx that do not change which node has a key: no other node may have those
 # of one that is down.
-_IGNORED: Final = ("max_fails", "fail_timeout", "max_conns", "slow_start", "down")
+_IGNORED: Final = (
+    *("max_fails", "fail_timeout", "max_conns", "slow_start", "down", "resolve"),
+)
 _HOST_WITHOUT_PORT: Final = re.compile(r"[^:/\[\]]+|\[[^\]]*\]")
 
 

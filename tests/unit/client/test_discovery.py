@@ -147,7 +147,7 @@ def test_list_of_nginx_is_read_as_it_is() -> None:
         ("server a:1; server b:2 weight=3;", [("a:1", 1), ("b:2", 3)]),
         ("# server x:1;\n\n;\nserver a:1; # weight=2\n", [("a:1", 1)]),
         (
-            "server a:1 weight=2 fail_timeout=1s max_conns=9 slow_start=1s;",
+            "server a:1 weight=2 fail_timeout=1s max_conns=9 slow_start=1s resolve;",
             [("a:1", 2)],
         ),
         ("server a:1 weight=2 weight=3;", [("a:1", 3)]),
