@@ -96,10 +96,11 @@ missing_for_bench() { missing_programs redis-server wrk; }
 missing_for_test() {
     # A browser to test the page; playwright would download one. Most are for the recipes.
     missing_programs ccache chromium-headless-shell groff:groff-base haproxy \
-        memccat:libmemcached-tools nutcracker openssl php:php-cli redis-server squid \
+        mapcache_seed:mapcache-tools memccat:libmemcached-tools nutcracker openssl php:php-cli redis-server squid \
         systemd-analyze:systemd varnishd:varnish wrk
     # A library of logrotate; see fetch_programs.
     command -v logrotate >/dev/null || missing_file libpopt0 "/usr/lib/*/libpopt.so.0"
+    missing_file mapcache-cgi /usr/lib/cgi-bin/mapcache
     php -m 2>/dev/null | grep -x memcached >/dev/null || echo php-memcached
     missing_file libsasl2-modules "/usr/lib/*/sasl2/libplain.so"
     # Modules of Debian's nginx and of no other.
