@@ -16,6 +16,7 @@ docs/ADAPTERS.md has the settings and what is different from other backends.
 from __future__ import annotations
 
 import math
+import pickle
 from asyncio import get_running_loop
 from functools import partial
 from typing import Any, Final
@@ -24,6 +25,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary, finalize
 from volcache_client.adapters._keys import safe_key
 from volcache_client.aio import AsyncClient
 from volcache_client.client import Client
+from volcache_client.errors import SerializationError
 from volcache_client.exchanges import run
 from volcache_client.keys import TTL_MAX
 from volcache_client.methods import AsyncMethods
@@ -68,6 +70,20 @@ class _Clients:
 
 # By their settings: Django makes a backend for each thread.
 _clients: Final = WeakValueDictionary[str, _Clients]()
+
+
+class _UnpicklableError(SerializationError, pickle.PicklingError):
+    """What applications and libraries of Django expect of a value that is not pickled."""
+
+
+class _Pickle(SignedPickle):
+    """See `_UnpicklableError`."""
+
+    def dumps(self, value: Any, /) -> bytes:
+        try:
+            return super().dumps(value)
+        except SerializationError as error:
+            raise _UnpicklableError(str(error)) from error
 
 
 class _Awaited:
@@ -134,7 +150,7 @@ class VolcacheCache(BaseCache):  # type: ignore[misc] # Django has no types.
         if shared is None:
             chosen = options["serializer"]
             if chosen == "pickle":
-                chosen = SignedPickle(*secrets)
+                chosen = _Pickle(*secrets)
             elif isinstance(chosen, str) and chosen not in {"json", "msgpack"}:
                 chosen = import_string(chosen)
             options["serializer"] = chosen() if isinstance(chosen, type) else chosen

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import math
 import os
+import pickle
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -144,6 +145,16 @@ def test_a_value_that_json_lacks_is_an_error_and_not_stored(make: Make) -> None:
     with pytest.raises(SerializationError):
         cache.set("key", object())
     assert cache.get("key") is None
+
+
+def test_a_value_that_pickle_lacks_is_also_an_error_of_pickle(
+    cache: VolcacheCache,
+) -> None:
+    """As in other backends; nothing is stored."""
+    with pytest.raises(pickle.PicklingError) as raised:
+        cache.set("key", lambda: None)
+    assert isinstance(raised.value, SerializationError)
+    assert not cache.has_key("key")
 
 
 @pytest.mark.filterwarnings("ignore::django.core.cache.CacheKeyWarning")
