@@ -25,6 +25,7 @@ from volcache_client.errors import (
     PoolTimeoutError,
 )
 from volcache_client.http1 import (
+    Host,
     HttpExchange,
     ValueSizeError,
     answer_error,
@@ -131,7 +132,7 @@ class HttpPool(Generic[C]):
 
     Attributes:
         name: Of the node.
-        host: The header.
+        host: Of requests.
         limit: The most bytes of a value that is read as a whole.
         is_retired: Whether nothing is kept any longer.
     """
@@ -139,7 +140,7 @@ class HttpPool(Generic[C]):
     def __init__(self, address: Address, options: Options) -> None:
         """Open nothing yet."""
         self.name: Final = address.name
-        self.host: Final = address.host_header
+        self.host: Final = Host(address.host_header)
         self.limit: Final = options.max_value_size
         self.is_retired = False
         self._address: Final = address

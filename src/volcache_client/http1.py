@@ -2,9 +2,8 @@
 Exchanges of HTTP/1.1 without I/O: what requests send, and their answers as they arrive.
 
 Both clients use it. `http.client` parses the head of an answer with the parser of e-mail:
-that, with its objects, takes most of the CPU of a small GET. Here a head is checked by one
-pattern, and a header is searched when it is asked for. An answer that arrives as a whole,
-as most do, is one match.
+that, with its objects, takes most of the CPU of a small GET. Here a header is searched when
+it is asked for, and an answer that arrives as a whole, as most do, is taken at once.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from __future__ import annotations
 import re
 import ssl
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from volcache_client.errors import (
     NodeConnectionError,
@@ -27,7 +26,7 @@ from volcache_client.messages import Answer
 from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from volcache_client.errors import CacheError
     from volcache_client.messages import Request
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 # What is received at a time.
 RECEIVE_BYTES: Final = 1 << 16
 _PART_BYTES: Final = 1 << 18
+_SHORT_BYTES: Final = 1 << 12
 _HEAD_BYTES_MAX: Final = 1 << 16
 _JOINED_BYTES_MAX: Final = 1 << 16
 _LENGTH_DIGITS_MAX: Final = 18
@@ -48,20 +48,11 @@ _WITHOUT_BODY: Final = frozenset({204, 304})
 _HEAD: Final = re.compile(
     rb"HTTP/(1\.[01]) ([0-9]{3})(?: [^\r\n]*)?\r\n((?:[!-9;-~]+:[^\n]*\r\n)*)\r\n"
 )
-# An answer that may be taken as a whole: neither 1xx, 204 nor 3xx, with one length, not in
-# chunks, and on a connection that is kept.
-_LINES: Final = (
-    rb"(?:(?!(?i:content-length|transfer-encoding|connection):)[!-9;-~]++:[^\n]*\r\n"
-    rb"|(?i:connection:[ \t]*+keep-alive)[ \t]*+\r\n)*+"
+# Of answers that are taken as a whole, in lower case.
+_PLAIN: Final = (b"http/1.1 200 ", b"http/1.1 404 ", b"http/1.1 412 ")
+_CHUNK_SIZE: Final = re.compile(
+    rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\r\n", re.DOTALL
 )
-_match_plain: Final = re.compile(
-    rb"HTTP/1\.1 (200|[45][0-9]{2})(?: [^\r\n]*+)?+\r\n"
-    + _LINES
-    + rb"(?i:content-length):[ \t]*+([0-9]{1,18})[ \t]*+\r\n"
-    + _LINES
-    + rb"\r\n"
-).match
-_CHUNK_SIZE: Final = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
 
 
 class BadAnswerError(ConnectionError):
@@ -80,51 +71,53 @@ class Headers(Mapping[str, str]):
         self._head: Final = head
 
     @cached_property
-    def _text(self) -> str:
-        return self._head.decode("latin-1")
-
-    @cached_property
-    def _lower(self) -> str:
-        return self._text.lower()
-
-    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - As of dict.
-        """Return a header, several ones joined; or the default."""
-        wanted = f"\n{name.lower()}:"
-        at = self._lower.find(wanted)
-        if at < 0:
-            return default
-        end = self._text.index("\r\n", at)
-        value = self._text[at + len(wanted) : end].strip(" \t")
-        while (at := self._lower.find(wanted, end)) >= 0:
-            end = self._text.index("\r\n", at)
-            value += ", " + self._text[at + len(wanted) : end].strip(" \t")
-        return value
+    def _found(self) -> dict[str, str]:
+        lists: defaultdict[str, list[str]] = defaultdict(list)
+        for line in self._head.decode("latin-1").split("\r\n")[1:]:
+            name, colon, value = line.partition(":")
+            if colon:
+                lists[name.lower()].append(value.strip(" \t"))
+        return {name: ", ".join(values) for name, values in lists.items()}
 
     def __getitem__(self, name: str) -> str:
-        found: str | None = self.get(name)
-        if found is None:
-            raise KeyError(name)
-        return found
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.get(name) is not None
+        return self._found[name.lower()]
 
     def __iter__(self) -> Iterator[str]:
-        lines = self._lower.split("\r\n")[1:]
-        return iter(dict.fromkeys(line.partition(":")[0] for line in lines if line))
+        return iter(self._found)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._found)
 
 
 _NO_HEADERS: Final = Headers()
+
+
+class Host:
+    """The header `Host` of requests, and what their heads end with."""
+
+    def __init__(self, name: str) -> None:
+        """Take the header."""
+        self._name: Final = name
+        self._last: tuple[Mapping[str, str], str] = ({}, "")
+
+    def end_of(self, headers: Mapping[str, str]) -> str:
+        """Return what follows the path; those of most requests are the same object."""
+        last, end = self._last
+        if headers is not last:
+            lines = "".join([f"{name}: {headers[name]}\r\n" for name in headers])
+            end = f" HTTP/1.1\r\nHost: {self._name}\r\n{lines}"
+            self._last = headers, end
+        return end
 
 
 class HttpExchange:
     """
     Requests in a row and their answers, on a connection that has no other use meanwhile.
 
+    It may be sent again on another connection while nothing was received.
+
     Attributes:
+        request: The first one; its headers have neither `Host` nor a length.
         answers: Those that are complete, in the order of the requests.
         is_sent: Whether all of the requests was sent; set by who sends them.
         status: Of the answer that is being received; 0 until its head is.
@@ -144,14 +137,13 @@ class HttpExchange:
     _received = b""
     _at = 0
     _is_last = False  # Whether the connection ends after this answer.
-    _left = 0  # Of a body, or of a chunk.
-    _is_chunked = False
-    # What parses the next bytes; it returns whether it may go on. None: a new answer.
-    _step: Callable[[HttpExchange], bool] | None = None
+    _is_endless = False  # Whether the end of the connection is that of the answer.
+    # Of the answer that is being received: None is yielded when more of it is needed.
+    _parser: Iterator[None] | None = None
 
     def __init__(
         self,
-        host: str,
+        host: Host,
         requests: Sequence[Request],
         limit: int = _ENDLESS,
         *,
@@ -161,43 +153,36 @@ class HttpExchange:
         Begin.
 
         Args:
-            host: The header.
+            host: Of the requests.
             requests: If there are several, they are short; none is a HEAD.
             limit: The most bytes of a value.
             is_whole: Whether the answer is read as a whole, not by `read`.
         """
         self.answers: Final[list[Answer]] = []
+        self.request: Final = requests[0]
         self._requests: Final = requests
         self._host: Final = host
         self._limit: Final = limit
         if not is_whole or self.request.method == "HEAD":
-            self._step = HttpExchange._parse_head
-
-    @property
-    def request(self) -> Request:
-        """The first one; its headers have neither `Host` nor a length."""
-        return self._requests[0]
+            self._parser = self._parse()
 
     # --- The requests ---------------------------------------------------------------
 
     def first_part(self) -> bytes:
         """Return the heads, with the bodies of those that are short."""
         parts: list[bytes] = []
-        headers, end = None, ""
         for request in self._requests:
-            if request.headers is not headers:
-                headers = request.headers
-                lines = [f"{name}: {headers[name]}\r\n" for name in headers]
-                end = f" HTTP/1.1\r\nHost: {self._host}\r\n{''.join(lines)}"
-            length, body = "", request.body
-            if body is not None:
-                size = body.size if isinstance(body, Upload) else len(body)
-                length = _CHUNKED if size is None else f"Content-Length: {size}\r\n"
-            head = f"{request.method} {request.path}{end}{length}\r\n"
-            parts.append(head.encode("latin-1"))
-            if body and is_short(request):
+            method, path, headers, body, _ = request
+            end = self._host.end_of(headers)
+            if body is None:
+                parts.append(f"{method} {path}{end}\r\n".encode("latin-1"))
+                continue
+            size = body.size if isinstance(body, Upload) else len(body)
+            length = _CHUNKED if size is None else f"Content-Length: {size}\r\n"
+            parts.append(f"{method} {path}{end}{length}\r\n".encode("latin-1"))
+            if is_short(request):
                 parts.append(body)  # type: ignore[arg-type] # No Upload.
-        return b"".join(parts) if len(parts) > 1 else parts[0]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     @property
     def is_by_part(self) -> bool:
@@ -234,7 +219,7 @@ class HttpExchange:
             BadAnswerError: It is not an answer, or the connection ended before its end.
         """
         if not data:
-            if not self.status or self._left != _ENDLESS:
+            if not self._is_endless:
                 where = "within" if self.has_received else "before"
                 raise BadAnswerError(f"disconnected {where} the answer")
             self._end()
@@ -242,30 +227,39 @@ class HttpExchange:
         if self._at < len(self._received):
             data = self._received[self._at :] + data
         self._received, self._at = data, 0
-        while not self.is_complete and (self._step or HttpExchange._parse_answer)(self):
-            pass
-
-    def _parse_answer(self) -> bool:
-        """Begin an answer, or take it if it is there as a whole."""
-        data = self._received
-        if self._at == len(data):
-            return False
-        if not self.has_received and self._take_plain(data):
-            return self._at < len(data)
-        return self._parse_head()
+        while not self.is_complete:
+            if self._parser is None:
+                if self._take_plain(data):
+                    continue
+                self._parser = self._parse()
+            if self._at == len(data) or not next(self._parser, True):
+                return
+            self._end()
 
     def _take_plain(self, data: bytes) -> bool:
         """Take an answer if it is there as a whole, and its head is an ordinary one."""
-        found = _match_plain(data, self._at)
-        if found is None:
+        end = data.find(b"\r\n\r\n", self._at)
+        head = data[self._at : end + 2]
+        lower = head.lower()
+        if end < 0 or not lower.startswith(_PLAIN):
             return False
-        size, begin = int(found[2]), found.end()
+        _, _, rest = lower.partition(b"\r\ncontent-length:")
+        length, _, rest = rest.partition(b"\r\n")
+        length = length.strip(b" \t")
+        if (
+            not length.isdigit()
+            or len(length) > _LENGTH_DIGITS_MAX
+            or b"content-length:" in rest
+            or b"transfer-encoding:" in lower
+            or b"close" in lower
+        ):
+            return False
+        begin, size = end + 4, int(length)
         end = begin + size
         if size > self._limit or end > len(data):
             return False
         self._at = end
-        headers, body = Headers(found[0]), data[begin:end]
-        self.answers.append(Answer(int(found[1]), headers, body))
+        self.answers.append(Answer(int(lower[9:12]), Headers(head), data[begin:end]))
         self.is_complete = len(self.answers) == len(self._requests)
         return True
 
@@ -278,8 +272,7 @@ class HttpExchange:
             raise BadAnswerError("an answer of unknown length")
         self.answers.append(self.answer())
         self.is_complete = self._is_last or len(self.answers) == len(self._requests)
-        self._step, self._is_chunked = None, False
-        self.status, self.has_received = 0, False
+        self.status, self.has_received, self._parser = 0, False, None
 
     def has(self, count: int) -> bool:
         """Whether the head and so many bytes of the body are received, or all of it."""
@@ -320,13 +313,13 @@ class HttpExchange:
     def is_reusable(self) -> bool:
         """Whether another request may be sent on the connection."""
         is_in_step = self.is_complete and self._at == len(self._received)
-        return self.is_sent and is_in_step and not self._is_last
+        return is_in_step and self.is_sent and not self._is_last
 
     @property
     def has_end(self) -> bool:
         """Whether it would be noticed that a value is not complete."""
         is_value = self.status == _OK and self.request.method == "GET"
-        return not is_value or self._left != _ENDLESS
+        return not (is_value and self._is_endless)
 
     def is_stale(self, error: OSError) -> bool:
         """
@@ -338,113 +331,95 @@ class HttpExchange:
         is_broken = isinstance(error, ConnectionError | ssl.SSLError)
         return is_broken and not self.has_received and self.request.is_repeatable
 
-    # --- Steps of the parser --------------------------------------------------------
+    # --- The parser of an answer that arrives in parts --------------------------------
 
-    def _parse_head(self) -> bool:
+    def _parse(self) -> Iterator[None]:
         self.has_received = True
-        head = self._line(b"\r\n\r\n")
-        if head is None:
-            return False
-        head += b"\r\n\r\n"
-        found = _HEAD.fullmatch(head)
-        if not found:
-            raise BadAnswerError(f"not an answer of HTTP/1: {head[:80]!r}")
-        status = int(found[2])
-        if 100 <= status < 200:  # noqa: PLR2004 - Another head follows.
-            return True
-        self.headers = headers = Headers(head)
+        version, status = b"", 100
+        while 100 <= status < 200:  # noqa: PLR2004 - Another head follows.
+            head = yield from self._until(b"\r\n\r\n")
+            found = _HEAD.fullmatch(head)
+            if not found:
+                raise BadAnswerError(f"not an answer of HTTP/1: {head[:80]!r}")
+            version, status = found[1], int(found[2])
+            self.headers = Headers(head)
         self._body: deque[bytes | bytearray | memoryview] = deque()
-        closes = "close" in headers.get("Connection", "").lower()
-        self._is_last = closes or found[1] == b"1.0"
-        is_empty = self.request.method == "HEAD" or status in _WITHOUT_BODY
-        if not is_empty:
-            self._begin_body(headers.get("Transfer-Encoding"), headers)
+        closes = "close" in self.headers.get("Connection", "").lower()
+        self._is_last = closes or version == b"1.0"
+        if self.request.method == "HEAD" or status in _WITHOUT_BODY:
+            self.status = status
+            return
+        is_chunked, size = self._length()
         self.status = status  # Of an answer that is none, it is not known.
-        if is_empty:
-            self._end()
-        return True
+        yield from self._parse_chunks() if is_chunked else self._parse_body(size)
 
-    def _begin_body(self, encoding: str | None, headers: Headers) -> None:
-        length = headers.get("Content-Length")
-        self._step = HttpExchange._parse_body
+    def _length(self) -> tuple[bool, int | None]:
+        """Return whether the body is sent in chunks, and its size if that is known."""
+        encoding = self.headers.get("Transfer-Encoding")
+        length = self.headers.get("Content-Length")
         if encoding is not None:
             if encoding.lower() != "chunked":
                 raise BadAnswerError(f"Transfer-Encoding: {encoding[:80]}")
-            self._is_chunked = True
-            self._step = HttpExchange._parse_chunk
-        elif length is None:
-            self._is_last = True
-            self._left = _ENDLESS
-        elif _is_number(length):
-            self._left = int(length)
-            if self._left > self._limit:
-                raise ValueSizeError(self._limit)
-        else:
+            return True, None
+        if length is None:
+            self._is_last = self._is_endless = True
+            return False, None
+        if not _is_number(length):
             raise BadAnswerError(f"Content-Length: {length[:80]!r}")
+        return False, int(length)
 
-    def _parse_body(self) -> bool:
-        part = self._received[self._at : self._at + self._left]
-        self._at += len(part)
-        if part:
-            self._keep(part)
-        if self._left != _ENDLESS:
-            self._left -= len(part)
-        if self._left:
-            return False
-        self._step = HttpExchange._parse_chunk_end
-        if not self._is_chunked:
-            self._end()
-        return True
+    def _parse_body(self, left: int | None) -> Iterator[None]:
+        """Keep so many bytes of the body; None: all until the end of the connection."""
+        if left is not None and self.buffered + left > self._limit:
+            raise ValueSizeError(self._limit)
+        while left != 0:
+            end = None if left is None else self._at + left
+            part = self._received[self._at : end]
+            self._at += len(part)
+            if part:
+                self._keep(part)
+            left = None if left is None else left - len(part)
+            if left != 0:
+                yield
 
     def _keep(self, part: bytes) -> None:
-        """Keep a part of the body; short chunks as one, which takes less."""
+        """Keep a part of the body; short ones as one, which takes less."""
         self.buffered += len(part)
         if self.buffered > self._limit:
             raise ValueSizeError(self._limit)
-        last = self._body[-1] if self._body else None
-        if isinstance(last, bytearray) and len(last) < _PART_BYTES:
-            last += part
+        if len(part) >= _SHORT_BYTES:
+            self._body.append(part)
+        elif self._body and isinstance(self._body[-1], bytearray):
+            self._body[-1] += part
         else:
-            self._body.append(bytearray(part) if self._is_chunked else part)
+            self._body.append(bytearray(part))
 
-    def _parse_chunk(self) -> bool:
-        line = self._line(b"\r\n")
-        if line is None:
-            return False
-        found = _CHUNK_SIZE.fullmatch(line)
-        if not found:
-            raise BadAnswerError(f"not a chunk: {line[:80]!r}")
-        self._left = int(found[1], 16)
-        is_last = not self._left
-        self._step = (
-            HttpExchange._parse_trailer if is_last else HttpExchange._parse_body
-        )
-        return True
+    def _parse_chunks(self) -> Iterator[None]:
+        size = -1
+        while size:
+            line = yield from self._until(b"\r\n")
+            found = _CHUNK_SIZE.fullmatch(line)
+            if not found:
+                raise BadAnswerError(f"not a chunk: {line[:80]!r}")
+            size = int(found[1], 16)
+            yield from self._parse_body(size)
+            if size and (yield from self._until(b"\r\n")) != b"\r\n":
+                raise BadAnswerError("a chunk without an end")
+        while (yield from self._until(b"\r\n")) != b"\r\n":  # Trailers.
+            pass
 
-    def _parse_chunk_end(self) -> bool:
-        line = self._line(b"\r\n")
-        if line:
-            raise BadAnswerError("a chunk without an end")
-        self._step = HttpExchange._parse_chunk if line is not None else self._step
-        return line is not None
-
-    def _parse_trailer(self) -> bool:
-        line = self._line(b"\r\n")
-        if line == b"":
-            self._end()
-        return line is not None
-
-    def _line(self, end: bytes) -> bytes | None:
-        """Return the bytes before an end, which is skipped; None: it is not there yet."""
-        begin = self._at
-        at = self._received.find(end, begin)
-        known = at - begin if at >= 0 else len(self._received) - begin - len(end)
-        if known > _HEAD_BYTES_MAX:
-            raise BadAnswerError(f"a head or line above {_HEAD_BYTES_MAX} bytes")
-        if at < 0:
-            return None
-        self._at = at + len(end)
-        return self._received[begin:at]
+    def _until(self, end: bytes) -> Generator[None, None, bytes]:
+        """Return the bytes that end so, when they are there."""
+        while True:
+            begin = self._at
+            at = self._received.find(end, begin)
+            known = (at if at >= 0 else len(self._received) - len(end)) - begin
+            if known > _HEAD_BYTES_MAX:
+                raise BadAnswerError(f"a head or line above {_HEAD_BYTES_MAX} bytes")
+            if at >= 0:
+                self._at = at + len(end)
+                return self._received[begin : self._at]
+            yield
 
 
 def is_short(request: Request) -> bool:

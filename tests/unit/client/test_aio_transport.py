@@ -24,7 +24,7 @@ from support.scripted_server import (
 )
 from volcache_client import ClientUsageError, aio_connections
 from volcache_client.aio_connections import AsyncConnection
-from volcache_client.http1 import BadAnswerError, HttpExchange
+from volcache_client.http1 import BadAnswerError, Host, HttpExchange
 from volcache_client.messages import Request
 from volcache_client.uploads import Upload
 
@@ -105,7 +105,7 @@ async def ask(
     """Send a request, in some seconds for its head, and receive its answer."""
     until = asyncio.get_running_loop().time() + first
     method = "GET" if body is None else "PUT"
-    exchange = HttpExchange("h:1", [Request(method, "/key", {}, body)])
+    exchange = HttpExchange(Host("h:1"), [Request(method, "/key", {}, body)])
     connection.start(exchange, until, LONG)
     if body is not None:
         await connection.send_rest(exchange)
@@ -184,7 +184,7 @@ async def test_a_body_that_is_read_in_parts_is_not_received_ahead() -> None:
     """The server waits until more is asked for."""
     with wired() as (connection, wire, _):
         loop = asyncio.get_running_loop()
-        exchange = HttpExchange("h:1", [Request("GET", "/key", {})], is_whole=False)
+        exchange = HttpExchange(Host("h:1"), [Request("GET", "/key", {})], is_whole=False)
         connection.start(exchange, loop.time() + LONG, LONG)
         connection.data_received(OK + b"Content-Length: 1000000\r\n\r\n")
         await connection.receive(0)

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from support.scripted_server import OK
 from support.tables import each_row
-from volcache_client.http1 import BadAnswerError, HttpExchange
+from volcache_client.http1 import BadAnswerError, Host, HttpExchange
 from volcache_client.messages import Request
 from volcache_client.uploads import Upload
 
 
 def ask(*pieces: bytes, method: str = "GET") -> HttpExchange:
     """Receive what a server sends before it closes."""
-    exchange = HttpExchange("h:1", [Request(method, "/key", {})], is_whole=False)
+    exchange = HttpExchange(Host("h:1"), [Request(method, "/key", {})], is_whole=False)
     exchange.is_sent = True
     for piece in (*filter(None, pieces), b""):
         if not exchange.is_complete:
@@ -28,7 +28,7 @@ def ask(*pieces: bytes, method: str = "GET") -> HttpExchange:
 
 def sent(body: bytes | Upload | None) -> list[bytes]:
     """Return the parts of a request."""
-    exchange = HttpExchange("h:1", [Request("PUT", "/key", {"A": "b"}, body)])
+    exchange = HttpExchange(Host("h:1"), [Request("PUT", "/key", {"A": "b"}, body)])
     return [bytes(part) for part in (exchange.first_part(), *exchange.more_parts())]
 
 

@@ -89,7 +89,7 @@ def http_parsers() -> dict[str, Parser]:
 
 def receive(method: str, form: bytes, text: str) -> None:
     """Let the client read an answer with the text in it, and what its headers say."""
-    exchange = http1.HttpExchange("h:1", [Request(method, "/key", {})])
+    exchange = http1.HttpExchange(http1.Host("h:1"), [Request(method, "/key", {})])
     exchange.receive(form % text.encode("latin-1"))
     if not exchange.is_complete:
         exchange.receive(b"")
