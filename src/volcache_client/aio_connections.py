@@ -14,7 +14,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from volcache_client.connections import Readable
+from volcache_client.connections import readable
 from volcache_client.errors import ClientUsageError
 from volcache_client.exchanges import CLOSED, UNCHECKED_SECONDS, HttpPool, run
 from volcache_client.http1 import (
@@ -149,7 +149,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         if not is_checked and self._loop.time() - self.until < UNCHECKED_SECONDS:
             return self.is_open
         raw = self._transport.get_extra_info("socket")
-        return self.is_open and not Readable(raw).wait(0)
+        return self.is_open and not readable(raw)(0)
 
     def close(self, error: Exception | None = None) -> None:
         """Close it at once; who waits gets the error."""

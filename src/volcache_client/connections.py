@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import select
 import selectors
 import socket
@@ -16,6 +15,8 @@ from volcache_client.exchanges import UNCHECKED_SECONDS, HttpPool
 from volcache_client.http1 import RECEIVE_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from volcache_client.http1 import HttpExchange
     from volcache_client.nodes import Address
     from volcache_client.options import Options
@@ -46,7 +47,7 @@ class Connection:
         # that does not block makes one, and only an answer is waited for.
         raw.setblocking(False)  # noqa: FBT003
         self._is_plain: Final = not isinstance(raw, ssl.SSLSocket)
-        self._readable: Final = Readable(raw)
+        self._is_readable: Final = readable(raw)
 
     def start(self, exchange: HttpExchange, until: float, seconds: float) -> None:
         """Send the first part; see `HttpConnection`."""
@@ -104,10 +105,12 @@ class Connection:
         is_waiting = self._is_plain  # TLS may have bytes that `poll` does not see.
         while not exchange.has(wanted):
             left = self.until - time.monotonic()
-            if left <= 0 or (is_waiting and not self._readable.wait(left)):
+            if left <= 0 or (is_waiting and not self._is_readable(left)):
                 raise TimeoutError
             count = len(exchange.answers)
             is_waiting = not self._receive() or self._is_plain
+            if exchange.is_complete:
+                return
             if self.is_by_part or count != len(exchange.answers):
                 self.until = time.monotonic() + self._seconds
 
@@ -129,7 +132,7 @@ class Connection:
         """See `HttpConnection`."""
         if not is_checked and time.monotonic() - self.used_at < UNCHECKED_SECONDS:
             return True
-        return not self._readable.wait(0)
+        return not self._is_readable(0)
 
     def close(self) -> None:
         """Close the socket."""
@@ -137,20 +140,17 @@ class Connection:
             self._raw.close()
 
 
-class Readable:
-    """Waits until a socket has something, or its other end has closed it."""
+def readable(raw: Any) -> Callable[[float], bool]:  # noqa: ANN401 - Of asyncio it is wrapped.
+    """
+    Return a function: whether a socket has something, or its other end has closed it.
 
-    def __init__(self, raw: Any) -> None:  # noqa: ANN401 - Of asyncio it is wrapped.
-        self._raw: Final = raw
-        self._poll: Final = select.poll() if hasattr(select, "poll") else None
-        if self._poll:
-            self._poll.register(raw.fileno(), select.POLLIN)
-
-    def wait(self, seconds: float) -> bool:
-        """Return whether it is so, within some seconds."""
-        if self._poll is None:  # On Windows.
-            return bool(select.select([self._raw], [], [], seconds)[0])
-        return bool(self._poll.poll(min(math.ceil(1000 * seconds), _MILLISECONDS_MAX)))
+    It waits for that at most the seconds that it is given.
+    """
+    if not hasattr(select, "poll"):  # On Windows.
+        return lambda seconds: bool(select.select([raw], [], [], seconds)[0])
+    poll = select.poll()
+    poll.register(raw.fileno(), select.POLLIN)
+    return lambda seconds: bool(poll.poll(min(1000 * seconds, _MILLISECONDS_MAX)))
 
 
 class Pool(HttpPool[Connection]):
@@ -215,16 +215,23 @@ class Pool(HttpPool[Connection]):
         return Connection(self._context.wrap_socket(raw, server_hostname=host))
 
     def _give(self, connection: Connection | None) -> None:
-        now = time.monotonic()
-        if connection is not None:
-            connection.used_at = now
-        super()._give(connection)
+        if connection is None:
+            self._slots.append(None)
+        else:
+            connection.used_at = now = time.monotonic()
+            self._idle.append(connection)
+            self._close_idle(now - _IDLE_SECONDS_MAX)
         if self._waiting:
             with self._freed:
                 self._freed.notify()
-        with suppress(IndexError):  # Another thread was faster.
-            while self._idle[0].used_at < now - _IDLE_SECONDS_MAX:
-                self._idle.popleft().close()
-                self._slots.append(None)
         if self.is_retired:
             self.retire()
+
+    def _close_idle(self, before: float) -> None:
+        """Close those that were used before a time."""
+        try:
+            while self._idle[0].used_at < before:
+                self._idle.popleft().close()
+                self._slots.append(None)
+        except IndexError:  # Another thread was faster.
+            return

@@ -103,8 +103,6 @@ class Core(Generic[V]):
 
     async def look(self, stored: bytes, method: str = "GET") -> Answer | None:
         """Return the answer with a value, or with its head only; None for a miss."""
-        if self.nodes.is_read_again:
-            await self.refresh()
         node = self.nodes.of(stored)
         request = Request(method, path_of(stored), self.headers)
         answer = found_in(node, await self.exchange(node, request))
@@ -114,7 +112,7 @@ class Core(Generic[V]):
 
     async def open(self, stored: bytes) -> tuple[Node, Opened] | None:
         """Return the answer with a value that is not read yet; None for a miss."""
-        node = await self._node_of(stored)
+        node = self.nodes.of(stored)
         await self._admit(node)
         request = Request("GET", path_of(stored), self.headers)
         try:
@@ -133,7 +131,7 @@ class Core(Generic[V]):
         self, stored: bytes, body: bytes | Upload, headers: Mapping[str, str]
     ) -> str | None:
         """Store a value; return its ETag, None if the condition does not hold."""
-        node = await self._node_of(stored)
+        node = self.nodes.of(stored)
         is_repeatable = "If-None-Match" not in headers and "If-Match" not in headers
         if isinstance(body, Upload):
             is_repeatable = is_repeatable and body.is_repeatable
@@ -144,15 +142,10 @@ class Core(Generic[V]):
     async def remove(self, stored: bytes, etag: str | None) -> bool:
         """Remove a value; return whether it, and that with the ETag, was stored."""
         condition = {} if etag is None else {"If-Match": etag}
-        node = await self._node_of(stored)
+        node = self.nodes.of(stored)
         headers = {**self.headers, **condition}
         request = Request("DELETE", path_of(stored), headers, None, not condition)
         return was_removed(node, await self.exchange(node, request))
-
-    async def _node_of(self, stored: bytes) -> Node:
-        if self.nodes.is_read_again:
-            await self.refresh()
-        return self.nodes.of(stored)
 
     async def refresh(self) -> None:
         """Read the list of nodes again if its time has come."""
@@ -279,6 +272,8 @@ class Core(Generic[V]):
         started = self.clock()
         outcome: Outcome = "error"
         try:
+            if self.nodes.is_read_again:
+                await self.refresh()
             result = await steps
             outcome = outcome_of(name, result, is_write=is_write)
         except CacheError as error:
@@ -289,6 +284,7 @@ class Core(Generic[V]):
         else:
             return result
         finally:
+            steps.close()  # Without a list of nodes they were not begun.
             self.counters.operation_ended(name, outcome, self.clock() - started)
 
     def is_excused(

@@ -238,7 +238,7 @@ class HttpPool(Generic[C]):
         raise NotImplementedError
 
     def release(self, connection: C | None) -> None:
-        """Take back what `acquire` or `open` has returned; close what is not reusable."""
+        """Take back what `take`, `wait` or `open` has returned, if it is reusable."""
         if connection is not None and (self.is_retired or not connection.is_reusable):
             connection.close()
             connection = None
@@ -299,9 +299,7 @@ class HttpTransport(Generic[P]):
         self._options: Final = options
         self._pools: dict[Node, P] = {}
 
-    def send(
-        self, node: Node, request: Request, seconds: float
-    ) -> Coroutine[Any, Any, Answer]:
+    async def send(self, node: Node, request: Request, seconds: float) -> Answer:
         """
         Send a request and read its answer.
 
@@ -315,7 +313,12 @@ class HttpTransport(Generic[P]):
             NodeError: There is none, or not all of it.
             ClientUsageError: The client was closed meanwhile.
         """
-        return send(self._pools.get(node) or self._pool(node), request, seconds)
+        pool = self._pools.get(node) or self._pool(node)
+        exchange = HttpExchange(pool.host, (request,), pool.limit)
+        pool.release(await begin(pool, exchange, seconds))
+        if not exchange.has_end:
+            raise NodeConnectionError(pool.name, "an answer of unknown length")
+        return exchange.answer()
 
     async def send_many(
         self, node: Node, requests: Sequence[Request], seconds: float
@@ -380,15 +383,15 @@ class HttpTransport(Generic[P]):
 
 
 async def begin(
-    pool: HttpPool[C], request: Request, seconds: float, *, is_whole: bool
-) -> tuple[C, HttpExchange]:
+    pool: HttpPool[C], exchange: HttpExchange, seconds: float, wanted: int = sys.maxsize
+) -> C:
     """
-    Send a request; receive its answer, or the head of it.
+    Send a request; receive its answer, or the head and so many bytes of its body.
 
     It is sent once more if a connection that was open from before was closed.
 
     Returns:
-        The connection, for `release`, and the exchange.
+        The connection, for `release`.
 
     Raises:
         NodeError: There is no answer.
@@ -396,48 +399,39 @@ async def begin(
         ClientUsageError: The client was closed meanwhile.
     """
     until = pool.clock() + seconds
+    request = exchange.request
     try:
         connection = pool.take(is_checked=not request.is_repeatable)
     except IndexError:
         connection = await pool.wait(until)
     was_open = connection is not None
-    limit = pool.limit if is_whole else sys.maxsize
     try:
         while True:
             if connection is None:
                 connection = await pool.open(until)
-            exchange = HttpExchange(pool.host, (request,), limit, is_whole=is_whole)
             try:
                 connection.start(exchange, until, seconds)
                 if request.body is not None and not is_short(request):
                     await connection.send_rest(exchange)
-                await connection.receive(sys.maxsize if is_whole else 0)
+                await connection.receive(wanted)
             except OSError as error:
                 if not was_open or not exchange.is_stale(error):
                     raise pool.error_of(error) from error
                 connection.close()
                 connection, was_open = None, False
                 continue
-            return connection, exchange
+            return connection
     except BaseException:
         pool.release(connection)
         raise
-
-
-async def send(pool: HttpPool[Any], request: Request, seconds: float) -> Answer:
-    """Send a request and read its answer; see `HttpTransport.send`."""
-    connection, exchange = await begin(pool, request, seconds, is_whole=True)
-    pool.release(connection)
-    if not exchange.has_end:
-        raise NodeConnectionError(pool.name, "an answer of unknown length")
-    return exchange.answer()
 
 
 async def open_body(
     pool: HttpPool[Any], request: Request, seconds: float
 ) -> Answer | Opened:
     """Send a request and open its answer; see `HttpTransport.open`."""
-    connection, exchange = await begin(pool, request, seconds, is_whole=False)
+    exchange = HttpExchange(pool.host, (request,), is_whole=False)
+    connection = await begin(pool, exchange, seconds, 0)
     body = HttpBody(pool, connection, exchange, seconds)
     is_open = False
     try:

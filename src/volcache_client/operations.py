@@ -134,20 +134,20 @@ class Operations(Core[V]):
     @_counted("get", "read")
     async def get(self, key: Key) -> tuple[V] | None:
         """Return a tuple with the value, which may be None."""
-        answer = await self.look(self.stored_key(key))
-        return None if answer is None else self._loaded(answer.body)
+        stored = self.stored_key(key)
+        node = self.nodes.of(stored)
+        return self._taken(node, await self.exchange(node, self._asked(key, stored)))
+
+    def _asked(self, _key: Key, stored: bytes) -> Request:
+        return Request("GET", path_of(stored), self.headers)
+
+    def _taken(self, node: Node, answer: Answer) -> tuple[V] | None:
+        found = found_in(node, answer)
+        return None if found is None else self._loaded(found.body)
 
     def get_many(self, keys: Iterable[K]) -> Many[K, tuple[V]]:
         """Return what asks for values; each result is a tuple, as that of `get`."""
-
-        def ask(_: K, stored: bytes) -> Request:
-            return Request("GET", path_of(stored), self.headers)
-
-        def take(node: Node, answer: Answer) -> tuple[V] | None:
-            found = found_in(node, answer)
-            return None if found is None else self._loaded(found.body)
-
-        return Many(self, "get", keys, ask, take)
+        return Many(self, "get", keys, self._asked, self._taken)
 
     @_counted("get", "read")
     async def get_item(self, key: Key) -> Item[V] | None:
@@ -306,6 +306,7 @@ class Operations(Core[V]):
         headers = self.put_headers(ttl, None, IF_ABSENT)
         last, pause = self.clock() + wait, _PAUSE_FIRST
         while (etag := await self.store(stored, token_bytes(16), headers)) is None:
+            await self.refresh()
             if self.clock() >= last:
                 raise ConflictError(f"{key!r}: the lock is held by another one")
             await self.driver.sleep(random.uniform(0, pause))  # noqa: S311
@@ -478,7 +479,6 @@ class Operations(Core[V]):
             stored = encode_prefix(prefix, stored)
         if not self.options.admin_token:
             raise InvalidArgumentError(f"{_NEEDED}; this client has no admin_token")
-        await self.refresh()
         failed: CacheError | None = None
         for node in self.nodes.all():
             try:

@@ -13,6 +13,7 @@ from volcache_client.errors import (
     ValueTooLargeError,
 )
 from volcache_client.exchanges import HttpTransport, begin, run
+from volcache_client.http1 import HttpExchange
 from volcache_client.messages import Request
 from volcache_client.nodes import parse_address
 from volcache_client.options import Options
@@ -94,7 +95,8 @@ def fetch(  # noqa: PLR0913 - By keyword.
     pool.retire()
     try:
         request = Request(method, path, sent, body)
-        connection, exchange = run(begin(pool, request, timeout, is_whole=True))
+        exchange = HttpExchange(pool.host, (request,), pool.limit)
+        connection = run(begin(pool, exchange, timeout))
     except ValueTooLargeError:
         raise NodeConnectionError(
             address.name, f"the answer is longer than {limit_bytes} bytes"

@@ -184,7 +184,9 @@ async def test_a_body_that_is_read_in_parts_is_not_received_ahead() -> None:
     """The server waits until more is asked for."""
     with wired() as (connection, wire, _):
         loop = asyncio.get_running_loop()
-        exchange = HttpExchange(Host("h:1"), [Request("GET", "/key", {})], is_whole=False)
+        exchange = HttpExchange(
+            Host("h:1"), [Request("GET", "/key", {})], is_whole=False
+        )
         connection.start(exchange, loop.time() + LONG, LONG)
         connection.data_received(OK + b"Content-Length: 1000000\r\n\r\n")
         await connection.receive(0)
