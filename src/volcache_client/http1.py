@@ -49,7 +49,10 @@ _HEAD: Final = re.compile(
     rb"HTTP/(1\.[01]) ([0-9]{3})(?: [^\r\n]*)?\r\n((?:[!-9;-~]+:[^\n]*\r\n)*)\r\n"
 )
 # Of answers that are taken as a whole, in lower case.
-_PLAIN: Final = (b"http/1.1 200 ", b"http/1.1 404 ", b"http/1.1 412 ")
+_PLAIN: Final = {b"http/1.1 %d " % status: status for status in (200, 404, 412)}
+_length_in: Final = re.compile(
+    rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*(?=\r\n)"
+).search
 _CHUNK_SIZE: Final = re.compile(
     rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\r\n", re.DOTALL
 )
@@ -241,25 +244,23 @@ class HttpExchange:
         end = data.find(b"\r\n\r\n", self._at)
         head = data[self._at : end + 2]
         lower = head.lower()
-        if end < 0 or not lower.startswith(_PLAIN):
-            return False
-        _, _, rest = lower.partition(b"\r\ncontent-length:")
-        length, _, rest = rest.partition(b"\r\n")
-        length = length.strip(b" \t")
+        status = _PLAIN.get(lower[:13])
+        found = _length_in(lower)
         if (
-            not length.isdigit()
-            or len(length) > _LENGTH_DIGITS_MAX
-            or b"content-length:" in rest
-            or b"transfer-encoding:" in lower
+            status is None
+            or found is None
+            or end < 0
+            or lower.find(b"\r\ncontent-length:", found.end()) >= 0
+            or b"\r\ntransfer-encoding:" in lower
             or b"close" in lower
         ):
             return False
-        begin, size = end + 4, int(length)
+        begin, size = end + 4, int(found[1])
         end = begin + size
         if size > self._limit or end > len(data):
             return False
         self._at = end
-        self.answers.append(Answer(int(lower[9:12]), Headers(head), data[begin:end]))
+        self.answers.append(Answer(status, Headers(head), data[begin:end]))
         self.is_complete = len(self.answers) == len(self._requests)
         return True
 
