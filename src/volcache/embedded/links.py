@@ -112,15 +112,11 @@ class Owner:
                 partial(make_change, self.store, change, condition), self.store
             )
         if index.has_deferred:
-            uninterrupted(self._run_deferred, self.store)
+            uninterrupted(self.store.run_deferred, self.store)
         if isinstance(fields, bool):
             return fields
         record: Record = new_record(Record, fields)
         return record
-
-    def _run_deferred(self) -> None:
-        with self.store.lock:
-            self.store.run_deferred()
 
     def ask(self, operation: Operation, key: bytes = b"", value: bytes = b"") -> bytes:
         """Do what is not about one key; as the function of this name."""

@@ -277,9 +277,7 @@ cdef void on_command_hot(
 
 cdef void on_command_due(void *context) noexcept with gil:
     try:
-        store = (<Commands>context).facts.store
-        with store.lock:
-            store.run_deferred()
+        (<Commands>context).facts.store.run_deferred()
     except BaseException as error:
         (<Commands>context).failure = error
 

@@ -308,17 +308,12 @@ cdef class Server:
     def work(self):
         # What is due after changes may come often; counters can wait.
         if vc_news_take_due(&self.state.news):
-            self.run_deferred()
+            self.app.cache.store.run_deferred()
         for i in range(<int>VC_LOOPS_MAX * 3 + 1):
             self.take_hot(i)
         if vc_news_take_full(&self.state.news) or monotonic_ns() >= self.flush_ns:
             self.flush_ns = monotonic_ns() + FLUSH_NS
             self.flush()
-
-    cdef run_deferred(self):
-        store = self.app.cache.store
-        with store.lock:
-            store.run_deferred()
 
     cdef take_counts(self):
         cdef vc_http_counts counts

@@ -217,8 +217,7 @@ class Sharing:
             self._release()
         self._gone.clear()
         if self._store.index.has_deferred:
-            with self._store.lock:
-                self._store.run_deferred()
+            self._store.run_deferred()
 
     def _answer(self, guest: int, data: bytes) -> bytes:
         operation, change, condition = decode_request(data)

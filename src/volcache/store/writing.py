@@ -186,17 +186,18 @@ class RecordWriter:
                 raise refusal_of(error, "store the record") from error
 
     def run_deferred(self) -> None:
-        """Do what is due after a put; the caller holds the lock. This does not fail."""
-        appended, unwritten, refused, unsynced = self._index.take_deferred()
-        for volume in refused:
-            self._log.rings.block_writes_of(volume)
-        for volume, error in unsynced:
-            self._log.syncs.retire(volume, error)
-        for volume in unwritten:
-            if volume.is_index_due or not volume.has_index_backlog:
-                self._log.rings.write_index(volume)
-        if appended:
-            self._log.evictor.continue_reclaim(appended)
+        """Do what is due after a put. This does not fail."""
+        with self._lock:
+            appended, unwritten, refused, unsynced = self._index.take_deferred()
+            for volume in refused:
+                self._log.rings.block_writes_of(volume)
+            for volume, error in unsynced:
+                self._log.syncs.retire(volume, error)
+            for volume in unwritten:
+                if volume.is_index_due or not volume.has_index_backlog:
+                    self._log.rings.write_index(volume)
+            if appended:
+                self._log.evictor.continue_reclaim(appended)
 
     def delete(self, key: bytes) -> bool:
         """
