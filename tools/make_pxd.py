@@ -33,7 +33,7 @@ CORE: Final = [
 FRONT: Final = [
     *("answer.h", "request.h", "log.h", "ring.h", "copies.h", "tokens.h", "readers.h"),
     *("common.h", "hot_client.h", "protocol.h", "http.h", "events.h", "news.h"),
-    *("server.h", "recent.h", "memcache.h", "mc_protocol.h", "reading.h", "local.h"),
+    *("server.h", "recent.h", "memcache.h", "reading.h", "local.h"),
 ]
 CORE_HEAD: Final = '''"""Made of the headers of the core by tools/make_pxd.py."""
 

@@ -11,7 +11,7 @@
  * answered by beginning a volume. All may hold so little that connections are closed.
  * Each command is an event; at the end all are counted. Any failed check aborts. */
 #define _GNU_SOURCE
-#include "mc_protocol.h"
+#include "memcache.h"
 #include "server.h"
 #include "hidden_calls.h"
 
@@ -54,8 +54,7 @@ static vc_writer writer;
 static vc_clock store_clock;
 static vc_calls calls;
 static vc_server *server;
-static vc_mc_executor executors[LOOPS];
-static vc_mc *caller;
+static vc_mc *executors[LOOPS], *caller;
 static vc_mc_access all_rights = {.rights = {true, true, false}};
 static int64_t slow_ns = -1;
 static int volume, port;
@@ -128,8 +127,8 @@ static void take_events(void *context) {
 static void on_change(void *context, unsigned loop) {
     (void)context;
     if (loop == VC_LOOPS_MAX) return;
-    vc_mc_executor_change(&executors[loop], &all_rights, slow_ns);
-    take_events(&executors[loop].mc);
+    vc_mc_change(executors[loop], &all_rights, slow_ns);
+    take_events(&executors[loop]);
 }
 
 /* Answer statistics; and a put for which there is no room, or that the disk has refused. */
@@ -310,7 +309,7 @@ static int listen_anywhere(void) {
 static uint64_t count_commands(void) {
     vc_mc_counts counts = {0};
     uint64_t sum = 0;
-    for (int i = 0; i < LOOPS; i++) vc_mc_add_counts(executors[i].mc, &counts);
+    for (int i = 0; i < LOOPS; i++) vc_mc_add_counts(executors[i], &counts);
     vc_mc_add_counts(caller, &counts);
     for (int name = 0; name < VC_MC_NAMES; name++)
         for (int result = 0; result < VC_MC_RESULTS; result++)
@@ -355,10 +354,10 @@ int main(int count, char **arguments) {
     served->connections = CLIENTS * 100;
     served->idle_ns = 1000000;
     for (unsigned i = 0; i < LOOPS; i++) {
-        commands.context = &executors[i].mc;
-        executors[i].mc = vc_mc_new(&commands);
-        CHECK(executors[i].mc);
-        served->executors[i] = &executors[i];
+        commands.context = &executors[i];
+        executors[i] = vc_mc_new(&commands);
+        CHECK(executors[i]);
+        served->executors[i] = executors[i];
     }
     commands.ask = answer;
     commands.context = &caller;
@@ -391,7 +390,7 @@ int main(int count, char **arguments) {
     vc_server_get_figures(server, &figures);
     const vc_protocol_figures *of = &figures.protocols[0];
     CHECK(!of->open && !figures.held && !of->cut && !of->turned_away);
-    for (unsigned i = 0; i < LOOPS; i++) take_events(&executors[i].mc);
+    for (unsigned i = 0; i < LOOPS; i++) take_events(&executors[i]);
     take_events(&caller);
     CHECK(count_commands() == events && total[ENDED] <= of->closed_for_memory + of->closed_idle);
     printf("%" PRIu64 " commands, %" PRIu64 " hits, %" PRIu64 " misses; %" PRIu64
@@ -402,7 +401,7 @@ int main(int count, char **arguments) {
     CHECK(total[HITS] && total[MISSES] && reports && asked_puts && figures.cold && total[BROKEN]);
     vc_server_free(server);
     vc_readers_free(config.readers);
-    for (unsigned i = 0; i < LOOPS; i++) vc_mc_free(executors[i].mc);
+    for (unsigned i = 0; i < LOOPS; i++) vc_mc_free(executors[i]);
     vc_mc_free(caller);
     vc_recent_free(commands.reads);
     vc_recent_free(commands.won);

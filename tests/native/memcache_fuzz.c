@@ -78,7 +78,7 @@ static void store_synced(vc_mc_stream *stream, const char *data, size_t length) 
 static vc_step step(vc_mc *mc, vc_mc_stream *stream, const uint8_t *data, size_t length,
                     size_t *used, vc_out *out) {
     char *copy = copied(data, length);
-    vc_step found = vc_mc_execute(mc, stream, copy, length, used, out);
+    vc_step found = vc_mc_protocol.execute(mc, &stream->base, copy, length, used, out);
     if (found == VC_STEP_TOGETHER) store_synced(stream, copy, length);
     free(copy);
     return found;

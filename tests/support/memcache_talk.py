@@ -152,8 +152,8 @@ class Talk:
             elif step == _CALL:
                 self.called += 1
                 replies += self._commands.replies()
-                step, used, reply = self._commands.call(self._unread)
-                assert step == _NEXT
+                is_good, used, reply = self._commands.call(self._unread)
+                assert is_good
                 self._unread = self._unread[used:]
                 replies += reply
             elif step == _FLUSH:

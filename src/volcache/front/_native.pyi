@@ -359,8 +359,8 @@ class Commands:
     def execute(self, data: bytes) -> tuple[int, int]:
         """Execute the next command; return the `vc_step`, and how much was used."""
 
-    def call(self, data: bytes) -> tuple[int, int, bytes]:
-        """Execute a command that may take long; return its reply, too."""
+    def call(self, data: bytes) -> tuple[bool, int, bytes]:
+        """Execute a command that may take long; return how it went, and its reply."""
 
     needed: int  # How many bytes are needed to go on.
     closes: bool  # The connection is to be closed.

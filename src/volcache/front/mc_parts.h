@@ -92,6 +92,8 @@ typedef struct {
 
 struct vc_mc {
     vc_mc_config config;
+    vc_mc_access access;
+    unsigned generation;        /* of it */
     vc_mc_counts counts;
     vc_reading reading;
     bool is_lock_held;      /* by another thread, when it was tried last */

@@ -265,9 +265,25 @@ static vc_step await(vc_mc_stream *stream, size_t left) {
     return VC_STEP_MORE;
 }
 
-vc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
-                      size_t *used, vc_out *out) {
+/* Let the client do what it may by the present settings. */
+static void memcache_allow(vc_mc_stream *stream, const vc_mc *mc) {
+    const vc_mc_access *access = &mc->access;
+    stream->generation = mc->generation;
+    stream->rights = access->rights;
+    if (!stream->has_token) return;
+    stream->rights.wants_credentials = false;
+    for (unsigned i = 0; i < access->count; i++)
+        if (!memcmp(access->tokens[i].token, stream->token, VC_MC_TOKEN_BYTES))
+            stream->rights = access->tokens[i].rights;
+}
+
+static vc_step memcache_execute(void *executor, vc_stream *base, char *data, size_t length,
+                                size_t *used, vc_out *out) {
+    vc_mc *mc = executor;
+    vc_mc_stream *stream = (vc_mc_stream *)base;
     vc_mc_command *command = &mc->command;
+    if (!mc->config.ask && stream->generation != mc->generation && !stream->is_put)
+        memcache_allow(stream, mc);
     *used = 0;
     if (length && !stream->is_known) {
         stream->is_known = true;
@@ -293,14 +309,30 @@ vc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t 
     return step;
 }
 
-void vc_mc_allow(vc_mc_stream *stream, const vc_mc_access *access) {
-    stream->rights = access->rights;
-    if (!stream->has_token) return;
-    stream->rights.wants_credentials = false;
-    for (unsigned i = 0; i < access->count; i++)
-        if (!memcmp(access->tokens[i].token, stream->token, VC_MC_TOKEN_BYTES))
-            stream->rights = access->tokens[i].rights;
+static bool memcache_call(void *caller, vc_stream *stream, const char *data, size_t length,
+                          size_t *used, vc_reply *reply) {
+    vc_out out = {.at = malloc(VC_MC_OUT_BYTES_MIN), .room = VC_MC_OUT_BYTES_MIN};
+    bool is_good = out.at && memcache_execute(caller, stream, (char *)data, length, used, &out) ==
+                                 VC_STEP_NEXT;
+    *reply = (vc_reply){out.at, out.count ? out.parts->iov_len : 0};
+    if (reply->length) memmove(out.at, out.parts->iov_base, reply->length);
+    return is_good;
 }
+
+/* As in memcached, no other client is told why its connection ends. */
+static void memcache_refuse(void *executor, vc_stream *stream, vc_refusal why, vc_out *out) {
+    static const char FULL[] = "ERROR Too many open connections\r\n";
+    (void)executor, (void)stream;
+    if (why == VC_REFUSED_CONNECTION) vc_mc_add_reply(out, FULL, sizeof(FULL) - 1, VC_MC_NONE, "");
+}
+
+const vc_protocol vc_mc_protocol = {
+    .stream_size = sizeof(vc_mc_stream),
+    .first_bytes = SIZE_MAX,
+    .execute = memcache_execute,
+    .call = memcache_call,
+    .refuse = memcache_refuse,
+};
 
 /* --- The loop's ------------------------------------------------------------------------- */
 
@@ -311,6 +343,12 @@ vc_mc *vc_mc_new(const vc_mc_config *config) {
 }
 
 void vc_mc_free(vc_mc *mc) { free(mc); }
+
+void vc_mc_change(vc_mc *mc, const vc_mc_access *access, int64_t slow_ns) {
+    mc->access = *access;
+    mc->generation++;
+    mc->config.slow_ns = slow_ns;
+}
 
 uint64_t vc_mc_executed(const vc_mc *mc) {
     return __atomic_load_n(&mc->counts.executed, __ATOMIC_RELAXED);

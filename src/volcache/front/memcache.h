@@ -9,8 +9,7 @@
  *           with one write.
  *   MORE    `used` may be above 0: values that are too large are skipped as they arrive, and the
  *           keys of a get are used as they arrive.
- *   CALL    Another thread executes the command, by this function with a `vc_mc` whose config has
- *           `ask`. The step of that is NEXT; its `out` grows by realloc, and gets one part.
+ *   CALL    Another thread executes the command, with a `vc_mc` whose config has `ask`.
  *
  * What makes a CALL: a lock that is not free soon; a value for which `out` has no room; a read
  * that fails; a key of which only the hot tier may have a copy; a put for which a volume has to be
@@ -142,8 +141,8 @@ typedef struct {
 /* One connection. */
 typedef struct {
     vc_stream base;
-    unsigned generation;        /* of the settings that it has; see mc_protocol.h */
-    vc_mc_rights rights;        /* see `vc_mc_allow` */
+    unsigned generation;        /* of `access` that it has */
+    vc_mc_rights rights;
     bool has_token;             /* the client has given one */
     uint8_t token[VC_MC_TOKEN_BYTES];
     /* Between calls. */
@@ -186,13 +185,13 @@ typedef struct {
 
 typedef struct vc_mc vc_mc;
 
+extern const vc_protocol vc_mc_protocol;
+
 /* Return NULL without memory. `config` is copied, what it points to must live longer. */
 vc_mc *vc_mc_new(const vc_mc_config *config);
 void vc_mc_free(vc_mc *mc);
-vc_step vc_mc_execute(vc_mc *mc, vc_mc_stream *stream, const char *data, size_t length,
-                      size_t *used, vc_out *out);
-/* Let the client do what it may: at first, and whenever the tokens change. */
-void vc_mc_allow(vc_mc_stream *stream, const vc_mc_access *access);
+/* Use other settings from the next command on; once before the first one. */
+void vc_mc_change(vc_mc *mc, const vc_mc_access *access, int64_t slow_ns);
 /* How many commands were counted; any thread. */
 uint64_t vc_mc_executed(const vc_mc *mc);
 /* Add what was counted since the start. */

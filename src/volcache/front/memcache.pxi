@@ -255,15 +255,6 @@ cdef void on_command_events(void *context) noexcept with gil:
         (<Commands>context).failure = error
 
 
-cdef bytes taken(vc_out *out):
-    """Return the replies, of which there are none then."""
-    replies = b"".join(
-        [(<char *>out.parts[i].iov_base)[: out.parts[i].iov_len] for i in range(<int>out.count)]
-    )
-    out.used = out.count = 0
-    return replies
-
-
 cdef void on_command_hot(
     void *context, const uint8_t *key, size_t length, const vc_record *record
 ) noexcept with gil:
@@ -318,27 +309,25 @@ cdef class Commands:
 
     def allow(self):
         cdef vc_mc_access access = access_of(self.facts.service)
-        vc_mc_allow(&self.stream, &access)
+        vc_mc_change(self.mc, &access, self.facts.config.slow_ns)
 
     def execute(self, bytes data not None):
         cdef size_t used
-        cdef vc_step step = vc_mc_execute(
-            self.mc, &self.stream, <const char *>data, len(data), &used, &self.out
+        cdef vc_step step = vc_mc_protocol.execute(
+            self.mc, &self.stream.base, <char *>data, len(data), &used, &self.out
         )
         return step, used
 
     def call(self, bytes data not None):
         """Do what the thread for calls does."""
         cdef size_t used
-        cdef vc_out out
-        memset(&out, 0, sizeof(out))
-        out.at, out.room = <char *>malloc(VC_MC_OUT_BYTES_MIN), VC_MC_OUT_BYTES_MIN
-        cdef vc_step step = vc_mc_execute(
-            self.waiting, &self.stream, <const char *>data, len(data), &used, &out
+        cdef vc_reply reply
+        cdef bint is_good = vc_mc_protocol.call(
+            self.waiting, &self.stream.base, <const char *>data, len(data), &used, &reply
         )
-        reply = taken(&out)
-        free(out.at)
-        return step, used, reply
+        text = reply.at[: reply.length]
+        free(reply.at)
+        return is_good, used, text
 
     @property
     def needed(self):
@@ -349,7 +338,12 @@ cdef class Commands:
         return self.stream.base.closes
 
     def replies(self):
-        return taken(&self.out)
+        cdef vc_out *out = &self.out
+        found = b"".join(
+            [(<char *>out.parts[i].iov_base)[: out.parts[i].iov_len] for i in range(<int>out.count)]
+        )
+        out.used = out.count = 0
+        return found
 
     def read_cold(self):
         """Do what a reader thread does."""

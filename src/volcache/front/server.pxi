@@ -58,7 +58,7 @@ cdef struct shared:
     vc_news news
     vc_reporter reporters[49]
     vc_http *https[48]
-    vc_mc_executor commands[17]
+    vc_mc *commands[17]
     atomic_bool is_ready, is_draining
     # Changed between `vc_server_begin_change` and `vc_server_end_change`.
     vc_http_settings settings
@@ -70,8 +70,8 @@ cdef void on_change(void *context, unsigned loop) noexcept nogil:
     cdef shared *state = <shared *>context
     if state.https[loop] is not NULL:
         vc_http_change(state.https[loop], &state.settings)
-    if state.commands[loop].mc is not NULL:
-        vc_mc_executor_change(&state.commands[loop], &state.access, state.commands_slow_ns)
+    if state.commands[loop] is not NULL:
+        vc_mc_change(state.commands[loop], &state.access, state.commands_slow_ns)
 
 
 cdef class Server:
@@ -157,11 +157,11 @@ cdef class Server:
         cdef vc_listening *listener = &config.listeners[config.listener_count]
         for i in range(<int>self.loops):
             if protocol == VC_MEMCACHED:
-                served.executors[i] = &self.state.commands[i]
+                served.executors[i] = self.state.commands[i]
             else:
                 served.executors[i] = self.state.https[protocol * VC_LOOPS_MAX + i]
         served.calls = &vc_mc_protocol if protocol == VC_MEMCACHED else &vc_http_protocol
-        served.caller = self.state.commands[<int>VC_LOOPS_MAX].mc
+        served.caller = self.state.commands[<int>VC_LOOPS_MAX]
         served.connections = connections
         served.head_ns, served.idle_ns = <int64_t>(head * 1e9), <int64_t>(idle * 1e9)
         listener.fd, listener.protocol = fd, protocol
@@ -177,7 +177,7 @@ cdef class Server:
         for i in range(<int>VC_LOOPS_MAX * 3):
             vc_http_free(self.state.https[i])
         for i in range(<int>VC_LOOPS_MAX + 1):
-            vc_mc_free(self.state.commands[i].mc)
+            vc_mc_free(self.state.commands[i])
         free(self.state)
 
     cdef make_executors(self, app):
@@ -218,8 +218,8 @@ cdef class Server:
             if i == <int>VC_LOOPS_MAX:
                 config.context = &self.state.reporters[<int>VC_LOOPS_MAX * 3]
                 config.ask = self.commands.config.ask
-            self.state.commands[<int>i].mc = vc_mc_new(&config)
-            if self.state.commands[<int>i].mc is NULL:
+            self.state.commands[<int>i] = vc_mc_new(&config)
+            if self.state.commands[<int>i] is NULL:
                 raise MemoryError("no memory for the memcached protocol")
 
     def start(self):
@@ -349,7 +349,7 @@ cdef class Server:
         vc_server_get_figures(self.server, &figures)
         self.commands.take_figures(&figures.protocols[<int>VC_MEMCACHED])
         for i in range(<int>VC_LOOPS_MAX + 1):
-            mc = self.state.commands[i].mc
+            mc = self.state.commands[i]
             if mc is NULL:
                 continue
             executed += vc_mc_executed(mc)
@@ -360,8 +360,8 @@ cdef class Server:
         self.executed = executed
         memset(&counts, 0, sizeof(counts))
         for i in range(<int>VC_LOOPS_MAX + 1):
-            if self.state.commands[i].mc is not NULL:
-                vc_mc_add_counts(self.state.commands[i].mc, &counts)
+            if self.state.commands[i] is not NULL:
+                vc_mc_add_counts(self.state.commands[i], &counts)
         self.commands.add_counts(&counts)
 
     cdef take_events(self, int number):
