@@ -27,6 +27,7 @@ static void test_free(void *memory);
 #include "log_lines.h"
 #define realloc test_realloc
 #define free test_free
+#include "lookup.c"
 #include "http.c"
 #include "http_change.c"
 #include "http_read.c"
@@ -50,6 +51,7 @@ typedef struct {
     growing shown;              /* replies, and what is forwarded */
     growing told;               /* what events and log lines say */
     vc_http_counts counts;
+    vc_store_counts of_store;
     uint64_t forward_left;      /* bytes of a body that is forwarded */
 } run;
 
@@ -61,7 +63,7 @@ static vc_log *access_log;
 /* --- What the executor calls ------------------------------------------------------------ */
 
 static bool is_cold(void) {
-    return current->is_cut && !current->stream.is_read && next_random(&current->state) % 4 == 0;
+    return current->is_cut && !current->stream.base.is_read && next_random(&current->state) % 4 == 0;
 }
 
 static void *test_realloc(void *memory, size_t bytes) {
@@ -100,10 +102,9 @@ static void take_event(const vc_http_event *event) {
     add_bytes(&current->told, &event->status, sizeof event->status);
 }
 
-static void take_events(void *context) {
-    (void)context;
+static void take_events(void) {
     size_t length;
-    const uint8_t *events = vc_http_take_events(current->http, &length);
+    const uint8_t *events = vc_events_take(&test_reporter.events, &length);
     for (size_t at = 0; at < length;) {
         const vc_http_event *event = (const vc_http_event *)(const void *)(events + at);
         take_event(event);
@@ -193,6 +194,8 @@ static size_t execute(char *data, size_t length, vc_out *out, bool *ends) {
                              ? total_of(out) - before : 0;
         CHECK(used <= left && (!interim || interim == 25));
         stream->waited = VC_WAITED_NOT;
+        take_events();
+        do_due();
         if (step == VC_STEP_TOGETHER) store_value(stream, copy, left);
         memcpy(data + at, copy, left);
         free(copy);
@@ -243,27 +246,29 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     atomic_bool is_ready = true, is_draining = false;
     vc_core_functions functions = counting_functions();
     fill_store(options & 1, options & 2);
-    vc_http_config config = {
+    if (!access_log) access_log = vc_log_new(false, 1 << 22);
+    CHECK(access_log);
+    vc_executor by = {
         .core = test_core,
         .functions = &functions,
-        .clock = &store_clock,
-        .types = test_types,
-        .is_ready = &is_ready,
-        .is_draining = &is_draining,
+        .clocks = &test_clocks,
+        .reporter = &test_reporter,
         .log = options & 4 ? access_log : NULL,
         .key_size = KEY_SIZE,
         .value_size = VALUE_SIZE,
         .long_ns = INT64_MAX,
         .sample_mask = 63,
+    };
+    vc_http_config config = {
+        .types = test_types,
+        .is_ready = &is_ready,
+        .is_draining = &is_draining,
         .allow = "GET, PUT",
-        .on_events = take_events,
-        .on_due = on_due,
     };
     vc_http_settings settings = {
         .answers = true,
         .default_ttl = options & 8 ? 60 : 0,
         .max_ttl = options & 16 ? 600 : 0,
-        .slow_ns = options & 64 ? -1 : INT64_MAX,
         .headers = options & 32 ? "\r\nX-More: 1" : NULL,
         .origins = origins,
         .origin_count = options & 32 ? 1 : 0,
@@ -271,11 +276,9 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     if (options & 128)
         settings.may_read = settings.may_write = (vc_tokens){.right = {{"t", 1}}, .count = 1};
     current = this;
-    if (!access_log) access_log = vc_log_new(false, 1 << 22);
-    CHECK(access_log);
-    vc_http *http = this->http = vc_http_new(&config);
+    vc_http *http = this->http = vc_http_new(&by, &config);
     CHECK(http);
-    vc_http_change(http, &settings);
+    vc_http_change(http, &settings, options & 64 ? -1 : INT64_MAX);
     this->stream.base.remote = "1.2.3.4";
     out = (vc_out){.at = room, .room = sizeof room};
     /* As after replies that have left little room. */
@@ -290,10 +293,10 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     } while (to < length && !ends);
     flush(&out, 0);
     vc_http_protocol.end(http, &this->stream.base);
-    take_events(NULL);
+    take_events();
     logged += take_lines(access_log, &this->told);
     CHECK(reads == 0 && kept == 0);
-    vc_http_add_counts(http, &this->counts);
+    vc_http_add_counts(http, &this->counts, &this->of_store);
     vc_http_free(http);
     kept = 0;
     free(copy);

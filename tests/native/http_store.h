@@ -9,6 +9,7 @@
 
 #include "answer.h"
 #include "clock.h"
+#include "lookup.h"
 #include "memory_store.h"
 
 enum { LARGE_BYTES = 1400000 };
@@ -16,6 +17,7 @@ static const uint64_t STORED_US = UINT64_C(1799999990000000);
 
 static vc_clock store_clock;
 static vc_types *test_types;
+static vc_reporter test_reporter = {.news = &test_news};
 
 static int test_clock_gettime(clockid_t clock, struct timespec *now) {
     *now = (struct timespec){clock == CLOCK_REALTIME ? 1800000000 : 1000, 5000};
@@ -26,6 +28,15 @@ static int64_t next_us(void *context) {
     (void)context;
     return vc_clock_next(&store_clock);
 }
+
+static int64_t store_us(void *context) { return vc_clock_now(context); }
+
+static int64_t machine_us(void *context) {
+    (void)context;
+    return vc_machine_us();
+}
+
+static const vc_clocks test_clocks = {store_us, machine_us, &store_clock};
 
 /* --- The values ------------------------------------------------------------------------- */
 

@@ -16,6 +16,7 @@ static int test_clock_gettime(clockid_t clock, struct timespec *now);
 
 #define clock_gettime test_clock_gettime
 #include "http_store.h"
+#include "lookup.c"
 #include "http.c"
 #include "http_change.c"
 #include "http_read.c"
@@ -37,8 +38,6 @@ static void show(void) { fprintf(stderr, "%s\n%s\n", shown, reply.at ? reply.at 
 
 static bool is_cold(void) { return false; }
 
-static void on_event(void *context) { (void)context; }
-
 /* --- One request ------------------------------------------------------------------------ */
 
 /* Execute a request; the answer is in `reply`. Returns the last step. */
@@ -54,10 +53,12 @@ static vc_step execute(const char *request) {
     while ((step = vc_http_protocol.execute(http, &stream.base, data, length, &used, &out)) ==
                VC_STEP_DISK ||
            step == VC_STEP_MEMORY) {
+        do_due();
         stream.base.waited = step == VC_STEP_DISK ? VC_WAITED_DISK : VC_WAITED_MEMORY;
         stream.base.status = VC_OK;
         if (step == VC_STEP_DISK) test_end_read(test_core);
     }
+    do_due();
     reply.length = 0;
     for (unsigned i = 0; i < out.count; i++)
         add_bytes(&reply, out.parts[i].iov_base, out.parts[i].iov_len);
@@ -259,8 +260,8 @@ static void test_tokens(void) {
         CHECK(vc_tokens_allow(&none, given));
     }
     CHECK(!vc_tokens_allow(&tokens, (vc_text){NULL, 0}));
-    vc_http_settings settings = {.answers = true, .slow_ns = INT64_MAX, .may_read = tokens};
-    vc_http_change(http, &settings);
+    vc_http_settings settings = {.answers = true, .may_read = tokens};
+    vc_http_change(http, &settings, INT64_MAX);
     CHECK(execute(make("GET /a", "Authorization: Bearer secret", "")) == VC_STEP_NEXT);
     CHECK(execute(make("GET /a", "Authorization: x", "")) == VC_STEP_FORWARD);
     /* The second of two is not compared: the application refuses both. */
@@ -287,25 +288,26 @@ int main(void) {
     atomic_bool is_ready = true, is_draining = false;
     vc_core_functions functions = counting_functions();
     fill_store(false, false);
-    vc_http_config config = {
+    vc_executor by = {
         .core = test_core,
         .functions = &functions,
-        .clock = &store_clock,
-        .types = test_types,
-        .is_ready = &is_ready,
-        .is_draining = &is_draining,
+        .clocks = &test_clocks,
+        .reporter = &test_reporter,
         .key_size = KEY_SIZE,
         .value_size = VALUE_SIZE,
         .long_ns = INT64_MAX,
         .sample_mask = 63,
-        .allow = "GET, PUT",
-        .on_events = on_event,
-        .on_due = on_due,
     };
-    vc_http_settings settings = {.answers = true, .slow_ns = INT64_MAX};
-    http = vc_http_new(&config);
+    vc_http_config config = {
+        .types = test_types,
+        .is_ready = &is_ready,
+        .is_draining = &is_draining,
+        .allow = "GET, PUT",
+    };
+    vc_http_settings settings = {.answers = true};
+    http = vc_http_new(&by, &config);
     CHECK(http);
-    vc_http_change(http, &settings);
+    vc_http_change(http, &settings, INT64_MAX);
     CHECK(execute(make("GET /a", "X: y", "")) == VC_STEP_NEXT);
     const char *tag = strstr(reply.at, "ETag: ") + 6;
     memcpy(tag_a, tag, (size_t)(strchr(tag, '\r') - tag));

@@ -35,6 +35,9 @@ enum {
     REPLY_BYTES_MAX = KEYS * COMMAND_BYTES_MAX,
 };
 
+#define REPORTERS (LOOPS + 1)
+#include "reports.h"
+
 /* What is counted of commands and of connections. */
 enum { ALL, HITS, MISSES, BROKEN, ENDED, COUNTS };
 
@@ -58,7 +61,6 @@ static vc_mc *executors[LOOPS], *caller;
 static vc_mc_access all_rights = {.rights = {true, true, false}};
 static int64_t slow_ns = -1;
 static int volume, port;
-static _Atomic uint64_t events;
 static uint64_t asked_puts, reports, turns;
 static const char REPORT[] = "STAT a 1\r\nSTAT b 2\r\n";
 
@@ -73,6 +75,7 @@ static int test_sync(void *context, int fd) {
 
 static int64_t next_us(void *context) { return vc_clock_next(context); }
 static int64_t now_us(void *context) { return vc_clock_now(context); }
+static const vc_clocks clocks = {now_us, now_us, &store_clock};
 
 /* Begin with an empty volume. */
 static void start_volume(void) {
@@ -116,19 +119,10 @@ static void open_store(bool syncs) {
 
 /* --- In place of Python ---------------------------------------------------------------------- */
 
-static void take_events(void *context) {
-    size_t length;
-    const uint8_t *at = vc_mc_take_events(*(vc_mc **)context, &length);
-    for (const uint8_t *end = at + length; at < end;
-         at += ((const vc_mc_event *)(const void *)at)->length)
-        events++;
-}
-
 static void on_change(void *context, unsigned loop) {
     (void)context;
     if (loop == VC_LOOPS_MAX) return;
     vc_mc_change(executors[loop], &all_rights, slow_ns);
-    take_events(&executors[loop]);
 }
 
 /* Answer statistics; and a put for which there is no room, or that the disk has refused. */
@@ -308,9 +302,10 @@ static int listen_anywhere(void) {
 
 static uint64_t count_commands(void) {
     vc_mc_counts counts = {0};
+    vc_store_counts of_store = {0};
     uint64_t sum = 0;
-    for (int i = 0; i < LOOPS; i++) vc_mc_add_counts(executors[i], &counts);
-    vc_mc_add_counts(caller, &counts);
+    for (int i = 0; i < LOOPS; i++) vc_mc_add_counts(executors[i], &counts, &of_store);
+    vc_mc_add_counts(caller, &counts, &of_store);
     for (int name = 0; name < VC_MC_NAMES; name++)
         for (int result = 0; result < VC_MC_RESULTS; result++)
             for (int i = 0; i < 64; i++) sum += counts.commands[name][result].counts[i];
@@ -321,23 +316,21 @@ int main(int count, char **arguments) {
     static client clients[CLIENTS];
     double end = seconds_now() + (count > 1 ? atof(arguments[1]) : 5);
     uint64_t random = count > 2 ? strtoull(arguments[2], NULL, 10) : 1;
-    vc_mc_clocks clocks = {now_us, now_us, &store_clock};
     uint64_t total[COUNTS] = {0};
     vc_server_figures figures;
     pthread_t calls_thread;
     open_store(random % 2);
-    vc_mc_config commands = {
+    start_reports();
+    vc_executor by = {
         .core = core,
         .functions = &vc_functions,
         .clocks = &clocks,
-        .reads = vc_recent_new(64),
-        .won = vc_recent_new(64),
         .key_size = 100,
         .value_size = VALUE_BYTES_MAX,
         .slow_ns = -1,
         .long_ns = INT64_MAX,
-        .on_events = take_events,
     };
+    vc_mc_config commands = {.reads = vc_recent_new(64), .won = vc_recent_new(64)};
     vc_server_config config = {
         .core = core,
         .functions = &vc_functions,
@@ -354,14 +347,14 @@ int main(int count, char **arguments) {
     served->connections = CLIENTS * 100;
     served->idle_ns = 1000000;
     for (unsigned i = 0; i < LOOPS; i++) {
-        commands.context = &executors[i];
-        executors[i] = vc_mc_new(&commands);
+        by.reporter = &reporters[i];
+        executors[i] = vc_mc_new(&by, &commands);
         CHECK(executors[i]);
         served->executors[i] = executors[i];
     }
     commands.ask = answer;
-    commands.context = &caller;
-    served->caller = caller = vc_mc_new(&commands);
+    by.reporter = &reporters[LOOPS];
+    served->caller = caller = vc_mc_new(&by, &commands);
     server = vc_server_new(&config);
     CHECK(caller && server && vc_server_start(server));
     CHECK(!pthread_create(&calls_thread, NULL, serve_calls, NULL));
@@ -390,8 +383,7 @@ int main(int count, char **arguments) {
     vc_server_get_figures(server, &figures);
     const vc_protocol_figures *of = &figures.protocols[0];
     CHECK(!of->open && !figures.held && !of->cut && !of->turned_away);
-    for (unsigned i = 0; i < LOOPS; i++) take_events(&executors[i]);
-    take_events(&caller);
+    end_reports();
     CHECK(count_commands() == events && total[ENDED] <= of->closed_for_memory + of->closed_idle);
     printf("%" PRIu64 " commands, %" PRIu64 " hits, %" PRIu64 " misses; %" PRIu64
            " reports, %" PRIu64 " puts by a call; %" PRIu64 " cold; %" PRIu64 " broken off, %" PRIu64

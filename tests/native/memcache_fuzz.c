@@ -53,7 +53,8 @@ static int64_t clock_us(void *context) {
 
 static int64_t next_us(void *context) { return now_us = clock_us(context) + 1000; }
 
-static const vc_mc_clocks clocks = {clock_us, clock_us, NULL};
+static const vc_clocks clocks = {clock_us, clock_us, NULL};
+static vc_reporter reporters[2];
 
 static size_t test_put_many(vc_core *of, vc_put *const *puts, size_t count) {
     CHECK(count > 1 && count <= VC_PUTS_AT_ONCE);
@@ -171,9 +172,9 @@ static void take_event(const vc_mc_event *event) {
     event_count++;
 }
 
-static void take_from(vc_mc *mc) {
+static void take_from(vc_reporter *reporter) {
     size_t length;
-    const uint8_t *events = vc_mc_take_events(mc, &length);
+    const uint8_t *events = vc_events_take(&reporter->events, &length);
     for (size_t at = 0; at < length;) {
         const vc_mc_event *event = (const vc_mc_event *)(const void *)(events + at);
         take_event(event);
@@ -181,19 +182,18 @@ static void take_from(vc_mc *mc) {
     }
 }
 
-static void take_events(void *context) {
-    (void)context;
-    take_from(&mcs[0]);
-    take_from(&mcs[1]);
+static void take_events(void) {
+    take_from(&reporters[0]);
+    take_from(&reporters[1]);
 }
 
 /* Do what the thread for calls does. Returns how much was used. */
 static size_t call(vc_mc_stream *stream, const uint8_t *data, size_t length) {
     vc_out out = {.at = malloc(ROOM), .room = ROOM};
     size_t used;
-    take_events(NULL);
+    take_events();
     CHECK(step(&mcs[1], stream, data, length, &used, &out) == VC_STEP_NEXT);
-    take_events(NULL);
+    take_events();
     flush(&out);
     free(out.at);
     called++;
@@ -206,6 +206,8 @@ static size_t execute(vc_mc *mc, vc_mc_stream *stream, const uint8_t *data, size
     size_t at = 0, used;
     while (!stream->base.closes) {
         vc_step found = step(mc, stream, data + at, length - at, &used, out);
+        take_events();
+        do_due();
         CHECK(out->used <= out->room && used <= length - at);
         at += used;
         if (found == VC_STEP_MORE) CHECK(stream->base.needed > length - at);
@@ -228,7 +230,7 @@ static uint64_t count_of(const vc_durations *durations) {
     return count;
 }
 
-static void add_counts(run *to, const vc_mc_counts *counts, int sign) {
+static void add_counts(run *to, const vc_store_counts *counts, int sign) {
     to->reads += (uint64_t)sign * count_of(&counts->reads);
     to->writes += (uint64_t)sign * count_of(&counts->writes);
     to->misses += (uint64_t)sign * (counts->absent + counts->evicted + counts->expired);
@@ -248,21 +250,20 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     vc_putting how = {.next_us = next_us, .deferred_bytes = 5000, .syncs = options & 32};
     vc_core_functions functions = counting_functions();
     functions.put_many = test_put_many;
-    vc_mc_config config = {
-        .core = test_core,
+    vc_executor by = {
         .functions = &functions,
         .clocks = &clocks,
-        .reads = vc_recent_new(64),
-        .won = vc_recent_new(64),
         .key_size = options & 1 ? 250 : 100,
         .value_size = 3000,
-        .default_ttl = options & 2 ? 60 : 0,
-        .max_ttl = options & 4 ? 600 : 0,
         .slow_ns = -1,
         .long_ns = INT64_MAX,
         .sample_mask = 63,
-        .on_events = take_events,
-        .on_due = on_due,
+    };
+    vc_mc_config config = {
+        .reads = vc_recent_new(64),
+        .won = vc_recent_new(64),
+        .default_ttl = options & 2 ? 60 : 0,
+        .max_ttl = options & 4 ? 600 : 0,
     };
     vc_mc_stream stream = {
         .rights = {!(options & 8), !(options & 16), (options & 24) == 24},
@@ -271,15 +272,18 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     current = this;
     if (!access_log) access_log = vc_log_new(false, 1 << 22);
     CHECK(access_log);
-    config.log = access_log;
+    by.log = access_log;
     now_us = INT64_C(1800000000000000);
     empty_store(&how, CAPACITY);
-    config.core = test_core;
+    by.core = test_core;
     CHECK(config.reads && config.won);
     for (int i = 0; i < 2; i++) {
+        by.counts = mcs[i].by.counts;
+        by.reporter = &reporters[i];
+        reporters[i].news = &test_news;
+        mcs[i].by = by;
         mcs[i].config = config;
-        mcs[i].reading = VC_CACHED_FIRST;
-        add_counts(this, &mcs[i].counts, -1);
+        add_counts(this, &by.counts, -1);
     }
     mcs[1].config.ask = answer;
     vc_out out = {.at = room, .room = ROOM};
@@ -290,10 +294,11 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
         from += execute(&mcs[0], &stream, data + from, to - from, &out);
     } while (to < length);
     flush(&out);
-    take_events(NULL);
+    vc_mc_protocol.end(&mcs[0], &stream.base);
+    take_events();
     (void)take_lines(access_log, &this->told);
     CHECK(reads == 0);
-    for (int i = 0; i < 2; i++) add_counts(this, &mcs[i].counts, 1);
+    for (int i = 0; i < 2; i++) add_counts(this, &mcs[i].by.counts, 1);
     vc_recent_free(config.reads);
     vc_recent_free(config.won);
 }

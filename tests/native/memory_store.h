@@ -11,6 +11,7 @@
 #include "check.h"
 #include "core.h"
 #include "functions.h"
+#include "news.h"
 
 enum {
     FD = 77,
@@ -93,8 +94,11 @@ static vc_core_functions counting_functions(void) {
     return functions;
 }
 
-static void on_due(void *context) {
-    (void)context;
+static vc_news test_news;
+
+/* Do what is due, as Python does. */
+static void do_due(void) {
+    if (!vc_news_take_due(&test_news)) return;
     CHECK(vc_core_has_deferred(test_core) && !vc_core_is_mine(test_core));
     vc_core_take_deferred(test_core);
 }

@@ -36,6 +36,9 @@ enum {
     PATIENCE_MS = 200000,
 };
 
+#define REPORTERS LOOPS
+#include "reports.h"
+
 static vc_clock store_clock;
 static vc_http *https[LOOPS];
 static vc_server *server;
@@ -359,39 +362,36 @@ static void *run_client(void *argument) {
 
 static vc_log *access_log;
 
-static void drop_events(void *context) {
-    size_t length;
-    (void)vc_http_take_events(*(vc_http **)context, &length);
-}
+static int64_t now_us(void *context) { return vc_clock_now(context); }
+static const vc_clocks clocks = {now_us, now_us, &store_clock};
 
 static void on_change(void *context, unsigned loop) {
     (void)context;
-    vc_http_settings settings = {.answers = true, .slow_ns = INT64_MAX};
+    vc_http_settings settings = {.answers = true};
     /* What changes a key is forwarded. */
     settings.may_write = (vc_tokens){.right[0] = {"token", 5}, .count = 1};
-    vc_http_change(https[loop], &settings);
+    vc_http_change(https[loop], &settings, INT64_MAX);
 }
 
 static void make_executors(vc_served *served) {
+    start_reports();
     access_log = vc_log_new(false, 1 << 20);
     CHECK(access_log);
     for (unsigned i = 0; i < LOOPS; i++) {
-        vc_http_config config = {
+        vc_executor by = {
             .core = core,
             .functions = &vc_functions,
-            .clock = &store_clock,
-            .is_ready = &is_ready,
-            .is_draining = &is_draining,
+            .clocks = &clocks,
+            .reporter = &reporters[i],
             .log = access_log,
             .key_size = 100,
             .value_size = 1000,
             .long_ns = INT64_MAX,
             .sample_mask = 0xFF,
-            .allow = "GET",
-            .on_events = drop_events,
-            .context = &https[i],
         };
-        served->executors[i] = https[i] = vc_http_new(&config);
+        vc_http_config config = {
+            .is_ready = &is_ready, .is_draining = &is_draining, .allow = "GET"};
+        served->executors[i] = https[i] = vc_http_new(&by, &config);
         CHECK(https[i]);
         on_change(NULL, i);
     }
@@ -454,6 +454,7 @@ static uint64_t end_server(void) {
     vc_server_figures figures;
     is_draining = true;
     vc_server_drain(server, INT64_C(10000000000));
+    end_reports();
     vc_server_get_figures(server, &figures);
     const vc_protocol_figures *http = &figures.protocols[0];
     CHECK(!http->open && !figures.held && !figures.reserved && !figures.waiting_for_disk);

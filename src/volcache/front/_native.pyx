@@ -25,8 +25,8 @@ cdef const vc_core_functions *functions = <const vc_core_functions *>PyCapsule_G
     capsule, VC_FUNCTIONS_NAME
 )
 
-include "common.pxi"
 include "copies.pxi"
+include "common.pxi"
 include "hot.pxi"
 include "readers.pxi"
 include "memcache.pxi"

@@ -19,17 +19,10 @@ typedef struct {
 } vc_events;
 
 /* Return room for an event of `*length` bytes, which are rounded up so that the next one is
- * aligned, too; `vc_events_end` follows. Without room, `drain` is to wait until some was taken;
- * NULL: there is none still. */
-static inline void *vc_events_add(vc_events *events, size_t *length,
-                                  void (*drain)(void *context), void *context) {
+ * aligned, too; `vc_events_end` follows. NULL: there is none. */
+static inline void *vc_events_add(vc_events *events, size_t *length) {
     *length = (*length + 7) & ~(size_t)7;
     pthread_mutex_lock(&events->mutex);
-    if (events->used + *length > VC_EVENTS_BYTES) {
-        pthread_mutex_unlock(&events->mutex);
-        drain(context);
-        pthread_mutex_lock(&events->mutex);
-    }
     void *added = events->buffers[events->present] + events->used;
     if (events->used + *length <= VC_EVENTS_BYTES) events->used += *length;
     else added = NULL;

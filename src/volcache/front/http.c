@@ -56,39 +56,24 @@ static vc_http_stream *http_stream(vc_stream *stream) { return (vc_http_stream *
 static void http_reset(vc_http_stream *s) {
     size_t first = offsetof(vc_http_stream, headers);
     s->base.waited = VC_WAITED_NOT;
+    vc_stream_reset(&s->base);
     memset((char *)s + first, 0, sizeof(*s) - first);
-}
-
-uint8_t *vc_http_keep(vc_http_stream *stream, size_t length) {
-    uint8_t *memory = realloc(stream->memory, length ? length : 1);
-    if (memory) stream->memory = memory;
-    return memory;
 }
 
 /* Remember what the connection has waited for. */
 static void http_note_wait(vc_http_stream *s) {
-    switch (s->base.waited) {
-    case VC_WAITED_MEMORY:
-        s->has_memory = true;
-        break;
-    case VC_WAITED_DISK:
-        s->is_read = true;
-        break;
-    case VC_WAITED_HOT:
-        s->hot_ns += s->base.waited_ns;
-        break;
-    default:
-        break;
-    }
+    if (s->base.waited == VC_WAITED_MEMORY) s->has_memory = true;
+    if (s->base.waited == VC_WAITED_HOT) s->hot_ns += s->base.waited_ns;
 }
 
 /* --- Dates and headers ---------------------------------------------------------------------- */
 
 static void http_update_date(vc_http *http, int64_t now_ns) {
+    const vc_clocks *clocks = http->by.clocks;
     if (now_ns < http->date.ends_ns) return;
-    int64_t now_us = vc_machine_us(), second = now_us / 1000000;
+    int64_t now_us = clocks->machine_us(clocks->context), second = now_us / 1000000;
     /* Lets the store's clock see this date, so that it never stores a value before it. */
-    vc_clock_now(http->config.clock);
+    (void)vc_now_ms(&http->by);
     if (second < 0) second = 0;
     if (second > VC_SECOND_MAX) second = VC_SECOND_MAX;
     http->date.second = second;
@@ -137,14 +122,13 @@ static const char *http_headers_for(const vc_http *http, const vc_request *reque
 static void http_add_event(vc_http *http, const vc_http_event *event, vc_text path) {
     if (path.length > EVENT_PATH_BYTES) path.length = EVENT_PATH_BYTES;
     size_t length = sizeof(vc_http_event) + path.length;
-    vc_http_event *to =
-        vc_events_add(&http->events, &length, http->config.on_events, http->config.context);
+    vc_http_event *to = vc_report_event(http->by.reporter, &length);
     if (!to) return;
     *to = *event;
     to->length = (uint32_t)length;
     to->path_length = (uint32_t)path.length;
     memcpy(to->path, path.at, path.length);
-    vc_events_end(&http->events);
+    vc_events_end(&http->by.reporter->events);
 }
 
 /* Log a request that is answered here. */
@@ -160,15 +144,15 @@ static void http_log(const vc_http_job *job, vc_http_answer answer, const vc_rec
         .record = record,
     };
     if (*name->source) line.cache = (vc_text){name->source, strlen(name->source)};
-    vc_log_add(job->http->config.log, &line);
+    vc_log_add(job->http->by.log, &line);
 }
 
 /* Keep the head of a request that is forwarded, for its line. */
 static void http_log_later(const vc_http_job *job) {
     vc_http_stream *s = job->stream;
     size_t length = job->request->length;
-    if (!job->http->config.log || !vc_http_keep(s, length)) return;
-    memcpy(s->memory, job->data, length);
+    if (!job->http->by.log || !vc_stream_keep(&s->base, length)) return;
+    memcpy(s->base.memory, job->data, length);
     s->logged_length = length;
     s->logged_ns = s->started_ns;
 }
@@ -187,7 +171,7 @@ static void http_log_forwarded(vc_http *http, vc_http_stream *s, int status, con
                                uint64_t bytes) {
     size_t length = s->logged_length, scanned = 0;
     s->logged_length = 0;
-    if (!length || vc_request_parse((char *)s->memory, length, &scanned, &http->request) !=
+    if (!length || vc_request_parse((char *)s->base.memory, length, &scanned, &http->request) !=
                        VC_HEAD_COMPLETE)
         return;
     vc_log_line line = {
@@ -202,24 +186,22 @@ static void http_log_forwarded(vc_http *http, vc_http_stream *s, int status, con
         line.cache = http_find(head, "\r\nX-Cache: ");
         line.position = http_find(head, "\r\nX-Position: ");
     }
-    vc_log_add(http->config.log, &line);
+    vc_log_add(http->by.log, &line);
 }
 
 static void http_count(const vc_http_job *job, vc_http_answer answer, const vc_record *record,
                        int64_t disk_ns, uint64_t bytes) {
     vc_http *http = job->http;
-    const vc_http_config *config = &http->config;
+    vc_executor *by = &http->by;
     const vc_http_stream *s = job->stream;
     int64_t took_ns = vc_monotonic_ns() - s->started_ns;
     bool is_read = record && answer != VC_PUT_STORED;
     vc_observe(&http->counts.answers[answer], took_ns);
-    if (is_read && disk_ns != VC_HTTP_NOT_READ) vc_observe(&http->counts.reads, disk_ns);
+    if (is_read && disk_ns != VC_HTTP_NOT_READ) vc_observe(&by->counts.reads, disk_ns);
     if (is_read) vc_count(&http->counts.bytes_out, bytes);
-    if (config->log) http_log(job, answer, record, took_ns, bytes);
-    bool is_sampled = is_read && vc_is_sample(s->started_ns + took_ns, config->sample_mask);
-    if (!is_sampled && took_ns <= http->settings.slow_ns &&
-        took_ns <= config->long_ns && disk_ns <= config->long_ns)
-        return;
+    if (by->log) http_log(job, answer, record, took_ns, bytes);
+    bool is_sampled = is_read && vc_is_sample(s->started_ns + took_ns, by->sample_mask);
+    if (!is_sampled && !vc_took_long(by, took_ns)) return;
     vc_http_event event = {
         .answer = answer,
         .is_sampled = is_sampled,
@@ -340,7 +322,7 @@ static vc_step http_stop(vc_http_job *job, int status, const char *reason) {
 static vc_step http_refuse_size(vc_http_job *job, const char *how, uint64_t size) {
     char text[VC_TEXT_BYTES];
     snprintf(text, sizeof(text), "value is %s%llu bytes long; allowed are 0 to %llu", how,
-             (unsigned long long)size, (unsigned long long)job->http->config.value_size);
+             (unsigned long long)size, (unsigned long long)job->http->by.value_size);
     return http_stop(job, 413, text);
 }
 
@@ -359,38 +341,18 @@ static void http_ask_for_body(vc_http_job *job, size_t arrived) {
 }
 
 vc_step vc_http_wait_for_disk(vc_http_job *job, const vc_lookup *at, bool verifies) {
-    vc_http_stream *s = job->stream;
-    uint8_t *key = vc_http_keep(s, job->key_length);
-    if (!key) {
-        job->http->config.functions->end_read(job->http->config.core);
-        return vc_http_forward(job);
-    }
-    memcpy(key, job->key, job->key_length);
-    s->base.found = *at;
-    s->base.key = key;
-    s->base.key_length = job->key_length;
-    s->base.verifies = verifies;
-    return VC_STEP_DISK;
-}
-
-vc_copy_use vc_http_find_copy(const vc_http_job *job, uint8_t item[VC_ITEM_BYTES]) {
-    vc_copies *copies = job->http->config.copies;
-    return copies ? vc_copies_find(copies, job->key, job->key_length, item) : VC_NO_COPY;
+    job->stream->base.verifies = verifies;
+    return vc_hand_over(&job->wanted, at) ? VC_STEP_DISK : vc_http_forward(job);
 }
 
 bool vc_http_is_plain(const vc_http_job *job, const vc_record *record) {
     if (record->stored_us / 1000000 >= VC_SECOND_MAX) return false;
     return !record->expires_ms ||
-           (int64_t)record->expires_ms > vc_clock_now(job->http->config.clock) / 1000;
+           (int64_t)record->expires_ms > vc_now_ms(&job->http->by);
 }
 
 vc_status vc_http_read_head(vc_http_job *job, const vc_lookup *at, vc_record *record) {
-    vc_http *http = job->http;
-    const vc_http_config *config = &http->config;
-    vc_reading at_once = VC_AT_ONCE;
-    return vc_read_head_now(config->core, config->functions,
-                            job->stream->is_read ? &at_once : &http->reading, job->key,
-                            job->key_length, at, http->prefix, record);
+    return vc_read_record(&job->wanted, at, true, false, job->http->prefix, record);
 }
 
 /* --- Bodies ------------------------------------------------------------------------------------ */
@@ -420,10 +382,10 @@ static vc_step http_decode(vc_http_job *job) {
     if (state == VC_CHUNKS_REFUSED) return http_stop(job, 400, reason);
     s->taken += used;
     s->decoded += written;
-    if (s->chunks.total > job->http->config.value_size)
+    if (s->chunks.total > job->http->by.value_size)
         return http_refuse_size(job, "at least ", s->chunks.total);
     if (state == VC_CHUNKS_END) return VC_STEP_NEXT;
-    return http_await_body(job, job->length + 1, job->http->config.value_size);
+    return http_await_body(job, job->length + 1, job->http->by.value_size);
 }
 
 vc_step vc_http_forward(vc_http_job *job) {
@@ -496,7 +458,7 @@ static bool http_may_read(const vc_http_job *job) {
 static vc_step http_execute_request(vc_http_job *job) {
     const vc_http_stream *s = job->stream;
     const vc_request *request = job->request;
-    if (request->content_length > job->http->config.value_size)
+    if (request->content_length > job->http->by.value_size)
         return http_refuse_size(job, "", request->content_length);
     /* bjoern's parser drops it: the application would derive another key. */
     if (job->http->config.query == VC_QUERY_KEY && request->query.length &&
@@ -529,8 +491,8 @@ static vc_step http_begin(vc_http *http, vc_http_stream *s, char *data, size_t l
     http_note_wait(s);
     job.path = (vc_text){http->path, vc_request_key(request, http->config.query, http->path,
                                                     sizeof(http->path))};
-    job.key = (const uint8_t *)job.path.at + 1;
-    job.key_length = job.path.length ? job.path.length - 1 : 0;
+    job.wanted = (vc_wanted){&http->by, &s->base, (const uint8_t *)job.path.at + 1,
+                             job.path.length ? job.path.length - 1 : 0};
     job.keeps_alive = request->keeps_alive &&
                       !atomic_load_explicit(http->config.is_draining, memory_order_relaxed);
     s->method = request->method;
@@ -589,7 +551,7 @@ static vc_step http_execute(void *executor, vc_stream *stream, char *data, size_
 
 static void http_end(void *executor, vc_stream *stream) {
     http_log_forwarded(executor, http_stream(stream), HTTP_CLIENT_GONE, NULL, 0);
-    free(http_stream(stream)->memory);
+    vc_stream_end(executor, stream);
 }
 
 static void http_answered(void *executor, vc_stream *stream, const char *head, uint64_t bytes) {
@@ -607,22 +569,22 @@ const vc_protocol vc_http_protocol = {
 
 /* --- The executor -------------------------------------------------------------------------------- */
 
-vc_http *vc_http_new(const vc_http_config *config) {
+vc_http *vc_http_new(const vc_executor *by, const vc_http_config *config) {
     vc_http *http = calloc(1, sizeof(vc_http));
-    if (http) http->config = *config;
+    if (!http) return NULL;
+    http->by = *by;
+    http->config = *config;
     return http;
 }
 
 void vc_http_free(vc_http *http) { free(http); }
 
-void vc_http_change(vc_http *http, const vc_http_settings *settings) {
+void vc_http_change(vc_http *http, const vc_http_settings *settings, int64_t slow_ns) {
     http->settings = *settings;
+    http->by.slow_ns = slow_ns;
 }
 
-void vc_http_add_counts(const vc_http *http, vc_http_counts *counts) {
+void vc_http_add_counts(const vc_http *http, vc_http_counts *counts, vc_store_counts *of_store) {
     vc_add_counts(counts, &http->counts, sizeof(*counts));
-}
-
-const uint8_t *vc_http_take_events(vc_http *http, size_t *length) {
-    return vc_events_take(&http->events, length);
+    vc_add_counts(of_store, &http->by.counts, sizeof(*of_store));
 }

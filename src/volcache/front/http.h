@@ -15,17 +15,13 @@
  * condition is decided and made with the write lock.
  *
  * Threads: as protocol.h says. `vc_http_change` is for the thread of the loop; the functions that
- * only read figures are for any thread. The callbacks are called by the thread of the loop. */
+ * only read figures are for any thread. */
 #ifndef VC_HTTP_H
 #define VC_HTTP_H
 
 #include "answer.h"
-#include "clock.h"
-#include "common.h"
-#include "functions.h"
 #include "lifetimes.h"
-#include "log.h"
-#include "protocol.h"
+#include "lookup.h"
 #include "ring.h"
 #include "tokens.h"
 
@@ -64,7 +60,6 @@ typedef struct {
     vc_parts ring, writable;    /* GETs, changes of other keys are forwarded */
     vc_tokens may_read, may_write;
     int64_t default_ttl, max_ttl;   /* seconds; 0: none */
-    int64_t slow_ns;            /* requests that took longer are events */
     /* More headers of the answers to requests for a key, each as "\r\nName: value"; NULL: none.
      * Those of an origin replace them in answers to its pages. */
     const char *headers;
@@ -73,30 +68,14 @@ typedef struct {
 } vc_http_settings;
 
 typedef struct {
-    vc_core *core;
-    const vc_core_functions *functions;
-    vc_clock *clock;
-    vc_copies *copies;          /* NULL: there is no hot tier */
     bool memory_first;          /* memcached is not asked for records that are in memory */
     const vc_types *types;
     /* Whether a key without an entry is absent for certain: not while reads fail. Set to false
      * by a read that fails, and to true by whoever has found out that the disk is good. */
     atomic_bool *is_ready;
     const atomic_bool *is_draining; /* connections are to be closed after their next answer */
-    vc_log *log;                /* a line for each request; NULL: none */
     vc_query_use query;
-    size_t key_size;            /* of the longest key, in bytes */
-    uint64_t value_size;        /* of the longest value, in bytes */
-    int64_t long_ns;            /* requests that took longer, or whose disk did, are events */
-    uint64_t sample_mask;       /* reads, too, if a number from their times has none of these bits */
     const char *allow;          /* methods, for a 405 */
-    /* There is no room for events: wait until they were taken. */
-    void (*on_events)(void *context);
-    /* A key is hot and is to be promoted. */
-    void (*on_hot)(void *context, const uint8_t *key, size_t length, const vc_record *record);
-    /* What is due after a change is to be done, so that the next one is plain. */
-    void (*on_due)(void *context);
-    void *context;
 } vc_http_config;
 
 /* Something that Python is told. */
@@ -113,25 +92,20 @@ typedef struct {
 
 /* Since the start. */
 typedef struct {
-    vc_durations answers[VC_HTTP_ANSWERS], reads, writes;
-    uint64_t bytes_in, bytes_out;
-    uint64_t absent, evicted;   /* misses by reason */
-    uint64_t forwarded;
+    vc_durations answers[VC_HTTP_ANSWERS];
+    uint64_t bytes_in, bytes_out, forwarded;
 } vc_http_counts;
 
 typedef struct vc_http vc_http;
 
 extern const vc_protocol vc_http_protocol;
 
-/* Return NULL without memory. `config` is copied, what it points to must live longer. */
-vc_http *vc_http_new(const vc_http_config *config);
+/* Return NULL without memory. Both are copied, what they point to must live longer. */
+vc_http *vc_http_new(const vc_executor *by, const vc_http_config *config);
 void vc_http_free(vc_http *http);
 /* Use other settings from the next request on. */
-void vc_http_change(vc_http *http, const vc_http_settings *settings);
+void vc_http_change(vc_http *http, const vc_http_settings *settings, int64_t slow_ns);
 /* Add what was counted since the start; any thread. */
-void vc_http_add_counts(const vc_http *http, vc_http_counts *counts);
-/* Return the events since the last call, one after the other; valid until the next call. Any one
- * thread. */
-const uint8_t *vc_http_take_events(vc_http *http, size_t *length);
+void vc_http_add_counts(const vc_http *http, vc_http_counts *counts, vc_store_counts *of_store);
 
 #endif

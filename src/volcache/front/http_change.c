@@ -7,7 +7,8 @@ enum { TYPE_BYTES = 255, ENCODING_BYTES = 64 };     /* that are stored, at most 
 static bool change_is_mine(const vc_http_job *job) {
     const vc_http_settings *settings = &job->http->settings;
     const vc_request *request = job->request;
-    return settings->answers && job->key_length && job->key_length <= job->http->config.key_size &&
+    return settings->answers && job->wanted.key_length &&
+           job->wanted.key_length <= job->http->by.key_size &&
            !vc_request_has(request, VC_FIELD_SERVICE_WORKER) &&
            !vc_request_repeats(request, 1u << VC_FIELD_AUTHORIZATION) &&
            vc_path_is_ordinary(job->path.at, job->path.length) &&
@@ -45,22 +46,20 @@ bool vc_http_may_delete(const vc_http_job *job) {
 
 /* Find the record of the key, with the write lock. NEXT: `*is_there` says whether there is one. */
 static vc_step change_find(vc_http_job *job, vc_record *record, bool *is_there) {
-    const vc_http_config *config = &job->http->config;
+    const vc_executor *by = &job->http->by;
     vc_lookup at;
-    bool is_stale;
-    *is_there = config->functions->peek(config->core, job->key, job->key_length, &at);
+    *is_there = vc_find_record(&job->wanted, false, 0, &at);
     if (!*is_there) {
-        bool is_absent = atomic_load(config->is_ready) &&
-                         vc_http_find_copy(job, NULL) == VC_NO_COPY &&
-                         config->functions->is_absent(config->core, job->key, job->key_length,
-                                                      true, &is_stale);
-        if (!is_absent) return vc_http_forward(job);
-        vc_count(is_stale ? &job->http->counts.evicted : &job->http->counts.absent, 1);
+        bool may_know = atomic_load(job->http->config.is_ready) &&
+                        vc_find_copy(&job->wanted, NULL) == VC_NO_COPY;
+        uint64_t *misses = may_know ? vc_find_absent(&job->wanted, true) : NULL;
+        if (!misses) return vc_http_forward(job);
+        vc_count(misses, 1);
         return VC_STEP_NEXT;
     }
     vc_status status = vc_http_read_head(job, &at, record);
     if (status == VC_COLD) return vc_http_wait_for_disk(job, &at, false);
-    config->functions->end_read(config->core);
+    by->functions->end_read(by->core);
     return status == VC_OK && vc_http_is_plain(job, record) ? VC_STEP_NEXT : vc_http_forward(job);
 }
 
@@ -84,74 +83,34 @@ static vc_step change_decide(vc_http_job *job, bool *is_over) {
 
 /* --- Changes ------------------------------------------------------------------------------------ */
 
-/* Let what is due be done, after the answer is written. */
-static void change_end(const vc_http_job *job, const vc_put *put) {
-    const vc_http_config *config = &job->http->config;
-    if (put->has_deferred) config->on_due(config->context);
-}
-
 static vc_step change_send_stored(vc_http_job *job, const vc_put *put) {
-    vc_http_counts *counts = &job->http->counts;
     char *to = vc_http_put(vc_http_room(job), "HTTP/1.1 200 OK\r\n");
-    vc_observe(&counts->writes, put->took_ns);
-    vc_count(&counts->bytes_in, put->record.length);
+    vc_count(&job->http->counts.bytes_in, put->record.length);
     to = vc_put_stored_headers(to, &put->record);
-    vc_step step = vc_http_send_headers(job, VC_PUT_STORED, to, &put->record, put->took_ns);
-    change_end(job, put);
-    return step;
-}
-
-/* Copy bytes to `*to`, which is moved behind them; returns where they are. */
-static const uint8_t *change_copy(uint8_t **to, const uint8_t *from, size_t length) {
-    uint8_t *at = *to;
-    if (length) memcpy(at, from, length);
-    *to += length;
-    return at;
-}
-
-/* Let a thread store a value. What the put points to is copied, except the value. */
-static vc_step change_store_later(vc_http_job *job, const vc_put *put) {
-    const vc_record *record = &put->record;
-    vc_http_stream *s = job->stream;
-    size_t types = (size_t)vc_record_types(record);
-    uint8_t *at = vc_http_keep(s, record->key_length + types);
-    if (!at) return vc_http_forward(job);
-    s->base.put = *put;
-    s->base.put.key = change_copy(&at, put->key, record->key_length);
-    s->base.put.type = change_copy(&at, put->type, record->type_length);
-    s->base.put.encoding = change_copy(&at, put->encoding, record->encoding_length);
-    s->base.put.cache = change_copy(&at, put->cache, record->cache_length);
-    s->is_put = true;
-    return VC_STEP_TOGETHER;
+    return vc_http_send_headers(job, VC_PUT_STORED, to, &put->record, put->took_ns);
 }
 
 /* Whether the write lock is held for the whole of a change. With a hot tier all changes hold it:
  * who has the lock never sees one without the invalidation of the copies. */
 static bool change_needs_lock(const vc_http_job *job) {
-    return job->http->config.copies || vc_has_condition(job->request);
+    return job->http->by.copies || vc_has_condition(job->request);
 }
 
-/* Evaluate the conditions, make a put or a deletion, and invalidate the copies; `existed` is NULL
- * for a put. NEXT: `*is_over`, or the status says what became of it. */
+/* Evaluate the conditions, and make a put or a deletion; `existed` is NULL for a put. NEXT:
+ * `*is_over`, or the status says what became of it. */
 static vc_step change_make(vc_http_job *job, vc_put *put, bool *existed, bool *is_over,
                            vc_status *status) {
-    const vc_http_config *config = &job->http->config;
-    const vc_core_functions *functions = config->functions;
+    vc_executor *by = &job->http->by;
     bool is_locked = change_needs_lock(job);
     vc_step step = VC_STEP_NEXT;
     *is_over = false;
     *status = VC_DEFERRED;
-    if (is_locked && !vc_acquire_soon(config->core, functions, &job->http->is_lock_held))
-        return VC_STEP_NEXT;
+    if (is_locked && !vc_acquire_soon(by)) return VC_STEP_NEXT;
     if (vc_has_condition(job->request)) step = change_decide(job, is_over);
-    if (step == VC_STEP_NEXT && !*is_over) {
-        uint64_t now_ms = (uint64_t)vc_clock_now(config->clock) / 1000;
-        *status = existed ? functions->delete(config->core, put, now_ms, existed)
-                          : functions->put(config->core, put);
-        if (*status == VC_OK && config->copies)
-            vc_copies_invalidate(config->copies, job->key, job->key_length);
-    }
-    if (is_locked) functions->release(config->core);
+    if (step == VC_STEP_NEXT && !*is_over)
+        *status = existed ? vc_delete_record(&job->wanted, put, existed)
+                          : vc_put_record(&job->wanted, put);
+    if (is_locked) by->functions->release(by->core);
     return step;
 }
 
@@ -160,14 +119,16 @@ static bool change_set_put(vc_http_job *job, vc_lifetime *lifetime, vc_put *put)
     const vc_http *http = job->http;
     const vc_text *values = job->request->values;
     vc_text type = values[VC_FIELD_CONTENT_TYPE], encoding = values[VC_FIELD_CONTENT_ENCODING];
-    int64_t machine_us = vc_machine_us();
+    const vc_clocks *clocks = http->by.clocks;
+    int64_t machine_us = clocks->machine_us(clocks->context);
     if (!vc_read_lifetime(job->request, machine_us / 1000, http->settings.default_ttl,
                           http->settings.max_ttl, lifetime))
         return false;
     uint64_t expires_ms = lifetime->expires_ms;
-    if (expires_ms) expires_ms += (uint64_t)(vc_clock_now(http->config.clock) - machine_us) / 1000;
+    if (expires_ms)
+        expires_ms += (uint64_t)(clocks->store_us(clocks->context) - machine_us) / 1000;
     *put = (vc_put){
-        .record.key_length = (uint16_t)job->key_length,
+        .record.key_length = (uint16_t)job->wanted.key_length,
         .record.type_length = (uint8_t)type.length,
         .record.encoding_length = (uint8_t)encoding.length,
         .record.cache_length = lifetime->directives_length,
@@ -175,21 +136,25 @@ static bool change_set_put(vc_http_job *job, vc_lifetime *lifetime, vc_put *put)
         .type = (const uint8_t *)type.at,
         .encoding = (const uint8_t *)encoding.at,
         .cache = (const uint8_t *)lifetime->directives,
-        .key = job->key,
+        .key = job->wanted.key,
         .ring = VC_RING_UNKNOWN,
     };
     return true;
 }
 
+/* Let a thread make a put. */
+static vc_step change_store_later(vc_http_job *job, const vc_put *put) {
+    return vc_put_later(&job->wanted, put) ? VC_STEP_TOGETHER : vc_http_forward(job);
+}
+
 vc_step vc_http_store(vc_http_job *job, const uint8_t *value, uint64_t length) {
-    vc_http_stream *s = job->stream;
     vc_lifetime lifetime;
     vc_put put;
     bool is_over;
     vc_status status;
-    if (s->is_put)
-        return s->base.put.status == VC_OK ? change_send_stored(job, &s->base.put)
-                                           : vc_http_forward(job);
+    if (job->stream->base.is_put)
+        return vc_put_record(&job->wanted, &put) == VC_OK ? change_send_stored(job, &put)
+                                                          : vc_http_forward(job);
     if (!change_set_put(job, &lifetime, &put)) return vc_http_forward(job);
     put.value = value;
     put.record.length = (uint32_t)length;
@@ -203,36 +168,22 @@ vc_step vc_http_store(vc_http_job *job, const uint8_t *value, uint64_t length) {
 
 /* The deletion was not made: perhaps because the head of the record is not in memory. */
 static vc_step change_delete_later(vc_http_job *job) {
-    const vc_http_config *config = &job->http->config;
     vc_lookup at;
-    if (!job->stream->is_read &&
-        config->functions->peek(config->core, job->key, job->key_length, &at))
+    if (!job->stream->base.is_read && vc_find_record(&job->wanted, false, 0, &at))
         return vc_http_wait_for_disk(job, &at, false);
     return vc_http_forward(job);
 }
 
 vc_step vc_http_delete(vc_http_job *job) {
-    vc_http *http = job->http;
-    vc_put put = {
-        .record.key_length = (uint16_t)job->key_length,
-        .key = job->key,
-        .ring = VC_RING_UNKNOWN,
-    };
+    vc_put put;
     bool existed, is_over;
     vc_status status;
     /* What memcached may have is deleted by the application, which has to know whether it had it. */
-    if (vc_http_find_copy(job, NULL) != VC_NO_COPY) return vc_http_forward(job);
+    if (vc_find_copy(&job->wanted, NULL) != VC_NO_COPY) return vc_http_forward(job);
     vc_step step = change_make(job, &put, &existed, &is_over, &status);
     if (step != VC_STEP_NEXT || is_over) return step;
     if (status != VC_OK) return change_delete_later(job);
-    if (put.started_ns) vc_observe(&http->counts.writes, put.took_ns);
-    else put.has_deferred = false;
-    if (!existed) {
-        step = vc_http_send_miss(job, VC_DELETE_MISS);
-    } else {
-        char *to = vc_http_put(vc_http_room(job), "HTTP/1.1 200 OK\r\nContent-Length: 0");
-        step = vc_http_send_headers(job, VC_DELETE_DONE, to, NULL, put.took_ns);
-    }
-    change_end(job, &put);
-    return step;
+    if (!existed) return vc_http_send_miss(job, VC_DELETE_MISS);
+    char *to = vc_http_put(vc_http_room(job), "HTTP/1.1 200 OK\r\nContent-Length: 0");
+    return vc_http_send_headers(job, VC_DELETE_DONE, to, NULL, put.took_ns);
 }

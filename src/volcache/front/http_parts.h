@@ -5,9 +5,7 @@
 #include <string.h>
 
 #include "conditions.h"
-#include "events.h"
 #include "http.h"
-#include "reading.h"
 #include "request.h"
 
 enum { VC_HTTP_VERIFIED = 64, VC_HTTP_VALUE_MOVED_BYTES = 4096 };
@@ -18,12 +16,10 @@ typedef struct {
 } vc_http_place;
 
 struct vc_http {
+    vc_executor by;
     vc_http_config config;
     vc_http_settings settings;
     vc_http_counts counts;
-    vc_events events;
-    vc_reading reading;
-    bool is_lock_held;          /* by another thread, when it was tried last */
     vc_date date;
     vc_request request;
     vc_http_place verified[VC_HTTP_VERIFIED];
@@ -32,10 +28,9 @@ struct vc_http {
     uint8_t prefix[VC_PREFIX_BYTES_MAX];    /* of a record whose value is not read */
 };
 
-/* One connection. What is after `memory` is 0 at the beginning of a request. */
+/* One connection. What is after `logged_ns` is 0 at the beginning of a request. */
 typedef struct {
     vc_stream base;
-    uint8_t *memory;            /* for what has to stay where it is while the connection waits */
     /* Of the request that is forwarded: bytes of its head in `memory`; 0: none is, or no log. */
     size_t logged_length;
     int64_t logged_ns;          /* when it began */
@@ -44,8 +39,6 @@ typedef struct {
     int64_t started_ns;         /* 0: no head is complete */
     int64_t hot_ns;             /* how long memcached was waited for */
     size_t scanned;             /* bytes of the head that have no end of a head */
-    bool is_read;               /* the record was read by a thread */
-    bool is_put;                /* `base.put` was made by a thread */
     bool is_asked;              /* memcached, for `asked` */
     bool has_memory, has_continued;
     uint8_t asked[VC_ITEM_BYTES];
@@ -62,8 +55,7 @@ typedef struct {
     size_t length;
     vc_out *out;
     vc_text path;               /* decoded */
-    const uint8_t *key;
-    size_t key_length;
+    vc_wanted wanted;
     bool keeps_alive;
     size_t body;                /* bytes in `data` that its body takes */
 } vc_http_job;
@@ -76,8 +68,6 @@ enum { VC_HTTP_NOT_READ = -1 };     /* `disk_ns` of an answer for which no disk 
 vc_step vc_http_forward(vc_http_job *job);
 /* Wait for a thread that reads the record. */
 vc_step vc_http_wait_for_disk(vc_http_job *job, const vc_lookup *at, bool verifies);
-/* Copy bytes to `stream->memory`, which is enlarged. NULL without memory. */
-uint8_t *vc_http_keep(vc_http_stream *stream, size_t length);
 /* End a request whose answer is in `out`, and count it. `record` is NULL without one; `disk_ns`:
  * how long it was read or written; `bytes`: of a value that are sent. */
 vc_step vc_http_answered(vc_http_job *job, vc_http_answer answer, const vc_record *record,
@@ -91,9 +81,7 @@ vc_step vc_http_send_headers(vc_http_job *job, vc_http_answer answer, char *to,
 vc_step vc_http_send_miss(vc_http_job *job, vc_http_answer answer);
 vc_step vc_http_send_failed(vc_http_job *job, vc_http_answer answer, vc_verdict verdict,
                             const vc_record *record);
-/* How memcached may be used for the key; `item` may be NULL. */
-vc_copy_use vc_http_find_copy(const vc_http_job *job, uint8_t item[VC_ITEM_BYTES]);
-/* Read the head of the record that was looked up; VC_COLD: a thread has to. */
+/* Read the head of the record that was found, as `vc_read_record` does. */
 vc_status vc_http_read_head(vc_http_job *job, const vc_lookup *at, vc_record *record);
 /* Whether a record that was read may be used here. */
 bool vc_http_is_plain(const vc_http_job *job, const vc_record *record);

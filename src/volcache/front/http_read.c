@@ -20,22 +20,15 @@ static read_asked read_ask(vc_http_job *job, const uint8_t item[VC_ITEM_BYTES]) 
 
 /* Read the disk first, from now on. */
 static void read_forget_copy(const vc_http_job *job) {
-    vc_copies_ask_first(job->http->config.copies, job->key, job->key_length, false);
-}
-
-/* Count a read of a key that is not promoted. */
-static void http_read_read_count(const vc_http_job *job, const vc_record *record) {
-    const vc_http_config *config = &job->http->config;
-    if (config->copies && vc_copies_count_read(config->copies, job->key, job->key_length,
-                                               vc_monotonic_ns() / 1000000))
-        config->on_hot(config->context, job->key, job->key_length, record);
+    const vc_wanted *wanted = &job->wanted;
+    vc_copies_ask_first(wanted->by->copies, wanted->key, wanted->key_length, false);
 }
 
 /* --- Values --------------------------------------------------------------------------------- */
 
 static int64_t read_remaining_ms(const vc_http_job *job, const vc_record *record) {
     if (!record->expires_ms) return 0;
-    return (int64_t)record->expires_ms - vc_clock_now(job->http->config.clock) / 1000;
+    return (int64_t)record->expires_ms - vc_now_ms(&job->http->by);
 }
 
 /* Write the headers of a value, or of a part of it; returns their end. */
@@ -98,14 +91,14 @@ static bool read_is_verified(vc_http *http, const vc_lookup *at) {
 static vc_step read_send_from_disk(vc_http_job *job, const vc_lookup *at) {
     vc_http *http = job->http;
     vc_http_stream *s = job->stream;
-    const vc_core_functions *functions = http->config.functions;
+    const vc_executor *by = &http->by;
     vc_record record;
     vc_range part;
-    if (s->is_read && s->base.waited == VC_WAITED_DISK && s->base.status == VC_OK)
+    if (s->base.is_read && s->base.waited == VC_WAITED_DISK && s->base.status == VC_OK)
         *read_verified(http, at) = (vc_http_place){at->salt, at->offset};
     if (!read_is_verified(http, at)) {
-        if (!s->is_read) return vc_http_wait_for_disk(job, at, true);
-        functions->end_read(http->config.core);
+        if (!s->base.is_read) return vc_http_wait_for_disk(job, at, true);
+        by->functions->end_read(by->core);
         return vc_http_forward(job);
     }
     vc_status status = vc_http_read_head(job, at, &record);
@@ -114,24 +107,16 @@ static vc_step read_send_from_disk(vc_http_job *job, const vc_lookup *at) {
     if (status == VC_OK && vc_http_is_plain(job, &record))
         extent = vc_requested_range(job->request, &record, http->date.second, &part);
     if (extent == VC_RANGE_UNDECIDED) {
-        functions->end_read(http->config.core);
+        by->functions->end_read(by->core);
         return vc_http_forward(job);
     }
-    uint8_t *kept = vc_http_keep(s, job->key_length);
-    if (!kept) {
-        functions->end_read(http->config.core);
-        return vc_http_forward(job);
-    }
-    memcpy(kept, job->key, job->key_length);
-    s->base.key = kept;
-    s->base.key_length = job->key_length;
+    if (!vc_hand_over(&job->wanted, at)) return vc_http_forward(job);
     bool is_part = extent == VC_PART;
     if (!is_part) part = (vc_range){0, record.length};
     char *start = vc_http_room(job);
     char *end = read_put_headers(job, start, &record, "DISK", is_part ? &part : NULL);
     vc_out_add(job->out, start, (size_t)(end - start));
-    http_read_read_count(job, &record);
-    s->base.found = *at;
+    vc_count_read(&job->wanted, &record);
     s->base.value_offset = record.prefix + part.first;
     s->base.value_length = part.length;
     (void)vc_http_answered(job, is_part ? VC_GET_PART : VC_GET_HIT, &record, VC_HTTP_NOT_READ,
@@ -142,37 +127,36 @@ static vc_step read_send_from_disk(vc_http_job *job, const vc_lookup *at) {
 /* --- GET ------------------------------------------------------------------------------------- */
 
 static vc_step read_miss(vc_http_job *job) {
-    const vc_http_config *config = &job->http->config;
-    vc_http_counts *counts = &job->http->counts;
+    const vc_executor *by = &job->http->by;
     uint8_t item[VC_ITEM_BYTES];
-    bool is_stale;
-    if (!atomic_load_explicit(config->is_ready, memory_order_relaxed) ||
-        job->key_length > config->key_size ||
+    if (!atomic_load_explicit(job->http->config.is_ready, memory_order_relaxed) ||
+        job->wanted.key_length > by->key_size ||
         !vc_path_is_ordinary(job->path.at, job->path.length))
         return vc_http_forward(job);
-    if (vc_http_find_copy(job, item) != VC_NO_COPY) {
+    if (vc_find_copy(&job->wanted, item) != VC_NO_COPY) {
         read_asked asked = read_ask(job, item);
         if (asked == ASKED_LATER) return VC_STEP_HOT;
         if (asked != ASKED_ABSENT) return vc_http_forward(job);
     }
-    if (!config->functions->is_absent(config->core, job->key, job->key_length, true, &is_stale))
-        return vc_http_forward(job);
-    vc_count(is_stale ? &counts->evicted : &counts->absent, 1);
+    uint64_t *misses = vc_find_absent(&job->wanted, true);
+    if (!misses) return vc_http_forward(job);
+    vc_count(misses, 1);
     return vc_http_send_miss(job, job->request->method == VC_HEAD ? VC_HEAD_MISS : VC_GET_MISS);
 }
 
 /* Answer with the copy that memcached has, if it is the record that the index names. */
 static vc_step read_send_copy(vc_http_job *job) {
-    const vc_http_config *config = &job->http->config;
+    const vc_executor *by = &job->http->by;
+    const vc_wanted *wanted = &job->wanted;
     const vc_stream *stream = &job->stream->base;
     vc_lookup at;
     vc_record record;
     if (stream->copy_length + VC_HTTP_HEADERS_BYTES > job->out->room - job->out->used ||
-        !config->functions->lookup(config->core, job->key, job->key_length, UINT64_MAX, &at))
+        !by->functions->lookup(by->core, wanted->key, wanted->key_length, UINT64_MAX, &at))
         return vc_http_forward(job);
-    vc_status status = config->functions->check(config->core, job->key, job->key_length, &at,
-                                                stream->copy, stream->copy_length, &record);
-    config->functions->end_read(config->core);
+    vc_status status = by->functions->check(by->core, wanted->key, wanted->key_length, &at,
+                                            stream->copy, stream->copy_length, &record);
+    by->functions->end_read(by->core);
     if (status != VC_OK || !vc_http_is_plain(job, &record)) return vc_http_forward(job);
     return read_send_value(job, &record, stream->copy + record.prefix, true, VC_HTTP_NOT_READ);
 }
@@ -196,32 +180,30 @@ static bool read_try_copy(vc_http_job *job, const uint8_t item[VC_ITEM_BYTES], v
     }
 }
 
-/* Look the key up; a hit is counted once for a request, and not if the record has no room. */
-static bool read_lookup(const vc_http_job *job, size_t room, vc_lookup *at) {
-    const vc_http_config *config = &job->http->config;
-    return job->stream->is_read
-               ? config->functions->peek(config->core, job->key, job->key_length, at)
-               : config->functions->lookup(config->core, job->key, job->key_length, room, at);
-}
-
 /* The record has no room in `out`. */
 static vc_step read_large(vc_http_job *job, const vc_lookup *at) {
-    const vc_http_config *config = &job->http->config;
+    const vc_executor *by = &job->http->by;
     vc_lookup counted;
     if (at->size <= VC_HTTP_RECORD_BYTES) {
-        config->functions->end_read(config->core);
+        by->functions->end_read(by->core);
         return VC_STEP_FLUSH;
     }
-    if (!job->stream->is_read &&
-        config->functions->lookup(config->core, job->key, job->key_length, UINT64_MAX, &counted))
-        config->functions->end_read(config->core);
+    if (!job->stream->base.is_read && vc_find_record(&job->wanted, true, UINT64_MAX, &counted))
+        by->functions->end_read(by->core);
     return read_send_from_disk(job, at);
 }
 
+/* A record, or the head of one, was read, or not. Returns whether it may be used here. */
+static bool read_end(const vc_http_job *job, vc_status status, const vc_record *record) {
+    const vc_executor *by = &job->http->by;
+    by->functions->end_read(by->core);
+    /* Until it is known whether the disk can be read. */
+    if (status == VC_IO_ERROR) atomic_store(job->http->config.is_ready, false);
+    return status == VC_OK && vc_http_is_plain(job, record);
+}
+
 vc_step vc_http_get(vc_http_job *job) {
-    vc_http *http = job->http;
-    const vc_http_config *config = &http->config;
-    const vc_core_functions *functions = config->functions;
+    const vc_executor *by = &job->http->by;
     vc_http_stream *s = job->stream;
     size_t room = job->out->room - job->out->used - VC_HTTP_HEADERS_BYTES;
     uint8_t *bytes = (uint8_t *)vc_http_room(job) + VC_HTTP_HEADERS_BYTES;
@@ -229,29 +211,22 @@ vc_step vc_http_get(vc_http_job *job) {
     vc_lookup at;
     vc_record record;
     vc_step step;
-    bool is_promoted = vc_http_find_copy(job, item) == VC_COPY_FIRST;
-    bool asks_later = is_promoted && config->memory_first && !s->is_asked;
+    bool is_promoted = vc_find_copy(&job->wanted, item) == VC_COPY_FIRST;
+    bool asks_later = is_promoted && job->http->config.memory_first && !s->is_asked;
     if (is_promoted && !asks_later && read_try_copy(job, item, &step)) return step;
-    if (!read_lookup(job, room, &at)) return read_miss(job);
+    if (!vc_find_record(&job->wanted, true, room, &at)) return read_miss(job);
     if (at.size > room) return read_large(job, &at);
     int64_t begun_ns = vc_monotonic_ns();
-    vc_status status =
-        s->is_read ? functions->read(config->core, job->key, job->key_length, &at, bytes, at.size,
-                                     NULL, 0, &record)
-                   : vc_read_now(config->core, functions, &http->reading, job->key,
-                                 job->key_length, &at, bytes, &record);
+    vc_status status = vc_read_record(&job->wanted, &at, false, false, bytes, &record);
     if (status == VC_COLD && asks_later && read_try_copy(job, item, &step)) {
-        functions->end_read(config->core);
+        by->functions->end_read(by->core);
         return step;
     }
     if (status == VC_COLD) return vc_http_wait_for_disk(job, &at, false);
-    functions->end_read(config->core);
-    /* Until it is known whether the disk can be read. */
-    if (status == VC_IO_ERROR) atomic_store(config->is_ready, false);
-    if (status != VC_OK || !vc_http_is_plain(job, &record)) return vc_http_forward(job);
-    int64_t read_ns = s->is_read ? s->base.waited_ns : vc_monotonic_ns() - begun_ns;
+    if (!read_end(job, status, &record)) return vc_http_forward(job);
+    int64_t read_ns = s->base.is_read ? s->base.waited_ns : vc_monotonic_ns() - begun_ns;
     step = read_send_value(job, &record, bytes + record.prefix, false, read_ns);
-    if (step == VC_STEP_NEXT && !asks_later) http_read_read_count(job, &record);
+    if (step == VC_STEP_NEXT && !asks_later) vc_count_read(&job->wanted, &record);
     return step;
 }
 
@@ -259,30 +234,26 @@ vc_step vc_http_get(vc_http_job *job) {
 
 vc_step vc_http_head(vc_http_job *job) {
     vc_http *http = job->http;
-    const vc_http_config *config = &http->config;
     bool is_head = job->request->method == VC_HEAD;
     char *to = vc_http_room(job);
     vc_lookup at;
     vc_record record;
-    if (!config->functions->peek(config->core, job->key, job->key_length, &at))
-        return read_miss(job);
+    if (!vc_find_record(&job->wanted, false, 0, &at)) return read_miss(job);
     int64_t begun_ns = vc_monotonic_ns();
     vc_status status = vc_http_read_head(job, &at, &record);
     if (status == VC_COLD) return vc_http_wait_for_disk(job, &at, false);
-    config->functions->end_read(config->core);
     int64_t read_ns = vc_monotonic_ns() - begun_ns;
-    if (status == VC_IO_ERROR) atomic_store(config->is_ready, false);
-    if (status != VC_OK || !vc_http_is_plain(job, &record)) return vc_http_forward(job);
+    if (!read_end(job, status, &record)) return vc_http_forward(job);
     vc_verdict verdict = vc_is_unmodified(job->request, &record, http->date.second);
     if (verdict == VC_UNDECIDED) return vc_http_forward(job);
     if (verdict == VC_TRUE && !is_head) {
-        vc_observe(&http->counts.reads, read_ns);
+        vc_observe(&http->by.counts.reads, read_ns);
         return vc_http_get(job);
     }
     int64_t remaining_ms = read_remaining_ms(job, &record);
     if (verdict == VC_TRUE) {
         to = vc_put_headers_from(vc_http_put(to, "HTTP/1.1 200 OK\r\n"), "DISK", &record,
-                                 record.length, record.type, record.key, config->types,
+                                 record.length, record.type, record.key, http->config.types,
                                  http->date.second, remaining_ms);
         return vc_http_send_headers(job, VC_HEAD_HIT, to, &record, read_ns);
     }

@@ -16,13 +16,12 @@ typedef struct {
 
 /* A request that is whole. */
 typedef struct {
-    const vc_local *local;
+    vc_local *local;
     const vc_local_request *head;
-    const uint8_t *key, *types, *value;
+    vc_wanted wanted;
+    const uint8_t *types, *value;
     vc_out *out;
 } local_run;
-
-static int64_t local_now_ms(const vc_local *local) { return vc_clock_now(local->clock) / 1000; }
 
 /* --- Replies ---------------------------------------------------------------------------- */
 
@@ -58,38 +57,30 @@ static vc_step local_reply(const local_run *run, vc_local_status status, const v
 
 /* Reply with the record of a key, or with its header only. */
 static vc_step local_read(const local_run *run) {
-    const vc_local *local = run->local;
-    const vc_core_functions *functions = local->functions;
-    size_t length = run->head->key_length, used = run->out->used;
+    const vc_executor *by = &run->local->by;
+    size_t used = run->out->used;
     uint8_t *bytes = (uint8_t *)run->out->at + used + sizeof(vc_local_reply);
     size_t room = run->out->room - used - sizeof(vc_local_reply);
-    bool is_head = run->head->operation == VC_LOCAL_STAT, is_stale;
-    vc_reading how = local->reading;
+    bool is_head = run->head->operation == VC_LOCAL_STAT;
+    vc_status status = VC_COLD;
     vc_lookup at;
     vc_record record;
-    bool is_there = run->head->operation == VC_LOCAL_GET
-                        ? functions->lookup(local->core, run->key, length, room, &at)
-                        : functions->peek(local->core, run->key, length, &at);
-    if (!is_there)
-        return functions->is_absent(local->core, run->key, length, is_head, &is_stale)
+    if (!vc_find_record(&run->wanted, run->head->operation == VC_LOCAL_GET, room, &at))
+        return vc_find_absent(&run->wanted, is_head)
                    ? local_reply(run, VC_LOCAL_NONE, NULL, NULL, 0)
                    : VC_STEP_CALL;
-    vc_status status = VC_COLD;
-    if (is_head)
-        status = vc_read_head_now(local->core, functions, &how, run->key, length, &at, bytes,
-                                  &record);
-    else if (at.size <= room)
-        status = vc_read_now(local->core, functions, &how, run->key, length, &at, bytes, &record);
-    functions->end_read(local->core);
+    if (is_head || at.size <= room)
+        status = vc_read_record(&run->wanted, &at, is_head, false, bytes, &record);
+    by->functions->end_read(by->core);
     if (status != VC_OK) return used ? VC_STEP_FLUSH : VC_STEP_CALL;
-    if (record.expires_ms && (int64_t)record.expires_ms <= local_now_ms(local))
+    if (record.expires_ms && (int64_t)record.expires_ms <= vc_now_ms(by))
         return local_reply(run, VC_LOCAL_NONE, NULL, NULL, 0);
     return local_reply(run, VC_LOCAL_DONE, &record, bytes + record.prefix,
                        is_head ? 0 : record.length);
 }
 
 static vc_step local_change(const local_run *run) {
-    const vc_local *local = run->local;
+    const vc_executor *by = &run->local->by;
     const vc_local_request *head = run->head;
     bool is_done, is_deletion = head->operation == VC_LOCAL_DELETE;
     vc_condition condition = {(vc_if)head->condition, head->if_stored_us, head->if_expires_ms};
@@ -105,15 +96,15 @@ static vc_step local_change(const local_run *run) {
             .flags = head->flags,
             .kind = is_deletion,
         },
-        .key = run->key,
+        .key = run->wanted.key,
         .type = run->types,
         .encoding = run->types + head->type_length,
         .cache = run->types + head->type_length + head->encoding_length,
         .value = run->value,
     };
     if (head->condition > VC_IF_OLDER || head->expires_ms >= VC_TIME_END) return VC_STEP_CALL;
-    vc_status status = local->functions->change(local->core, &put, &condition,
-                                                (uint64_t)local_now_ms(local), false, &is_done);
+    vc_status status = by->functions->change(by->core, &put, &condition, (uint64_t)vc_now_ms(by),
+                                             false, &is_done);
     if (status != VC_OK) return VC_STEP_CALL;
     if (is_deletion || !is_done)
         return local_reply(run, is_done ? VC_LOCAL_DONE : VC_LOCAL_NONE, NULL, NULL, 0);
@@ -127,7 +118,8 @@ static vc_step local_count(const local_run *run) {
     size_t length = run->head->value_length;
     if (length > sizeof(reads)) length = sizeof(reads);
     memcpy(reads, run->value, length);
-    run->local->functions->count_reads(run->local->core, reads, length / sizeof(*reads));
+    const vc_executor *by = &run->local->by;
+    by->functions->count_reads(by->core, reads, length / sizeof(*reads));
     return local_reply(run, VC_LOCAL_DONE, NULL, NULL, 0);
 }
 
@@ -178,7 +170,8 @@ static vc_step local_execute(void *executor, vc_stream *stream, char *data, size
     if (head.operation == VC_LOCAL_HOLD) peer->has_held = true;
     const uint8_t *key = (const uint8_t *)data + sizeof(head), *types = key + head.key_length;
     const uint8_t *value = types + head.type_length + head.encoding_length + head.cache_length;
-    local_run run = {local, &head, key, types, value, out};
+    vc_wanted wanted = {&local->by, stream, key, head.key_length};
+    local_run run = {local, &head, wanted, types, value, out};
     vc_step step = VC_STEP_CALL;
     if (head.operation == VC_LOCAL_READS) step = local_count(&run);
     else if (head.operation == VC_LOCAL_SHARE) step = local_share(&run, stream->fd);

@@ -10,9 +10,7 @@
 #ifndef VC_LOCAL_H
 #define VC_LOCAL_H
 
-#include "clock.h"
-#include "protocol.h"
-#include "reading.h"
+#include "lookup.h"
 
 typedef enum {
     VC_LOCAL_GET = 1, VC_LOCAL_PEEK, VC_LOCAL_STAT, VC_LOCAL_PUT, VC_LOCAL_DELETE,
@@ -43,11 +41,8 @@ typedef struct {
 
 /* The executor of a loop, and of the thread for calls. */
 typedef struct {
-    vc_core *core;
-    const vc_core_functions *functions;
-    vc_clock *clock;
+    vc_executor by;             /* with `core`, `functions` and `clocks` only */
     int shared_fd;              /* -1: there is none */
-    vc_reading reading;
     /* By the thread for calls. Returns false if the connection is to be closed. `guest` is the
      * number of the connection. */
     bool (*answer)(void *context, uint64_t guest, const char *data, size_t length,

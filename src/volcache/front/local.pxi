@@ -29,7 +29,7 @@ cdef class LocalLoop:
     cdef vc_server *server
     cdef vc_local local
     cdef Index index
-    cdef Clock clock
+    cdef Clocks clocks
     cdef object answer, gone, failure
     cdef readonly bint has_ended
     cdef int process
@@ -41,9 +41,9 @@ cdef class LocalLoop:
         cdef vc_server_config config
         memset(&config, 0, sizeof(config))
         self.process = getpid()
-        self.index, self.clock, self.answer, self.gone = index, clock, answer, gone
-        self.local.core, self.local.functions = index.core, functions
-        self.local.clock, self.local.context = &clock.clock, <void *>self
+        self.index, self.clocks, self.answer, self.gone = index, Clocks(clock), answer, gone
+        self.local.by.core, self.local.by.functions = index.core, functions
+        self.local.by.clocks, self.local.context = &self.clocks.clocks, <void *>self
         self.local.shared_fd = index.shared_fd
         self.local.answer, self.local.gone = on_local_answer, on_local_gone
         config.loops, config.memory = 1, memory

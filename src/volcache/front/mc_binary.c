@@ -226,7 +226,7 @@ static bool mc_binary_read_header(const char *data, header *is) {
            (!is->value || right->has_value);
 }
 
-vc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+vc_step vc_mc_parse_binary(uint64_t value_size, vc_mc_stream *stream, const char *data,
                            size_t length, vc_mc_command *command) {
     header is;
     command->used = 0;
@@ -234,7 +234,7 @@ vc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, con
     stream->base.needed = HEADER_BYTES;
     if (length < HEADER_BYTES) return VC_STEP_MORE;
     bool is_right = mc_binary_read_header(data, &is);
-    bool is_too_large = is.value > config->value_size;
+    bool is_too_large = is.value > value_size;
     size_t end = HEADER_BYTES + is.extras + is.key + (is_too_large ? 0 : is.value);
     stream->base.needed = end;
     if (is_right && length < end) return VC_STEP_MORE;

@@ -4,9 +4,7 @@
 
 #include <string.h>
 
-#include "events.h"
 #include "memcache.h"
-#include "reading.h"
 
 enum {
     VC_MC_WORDS = 24,           /* of a line; memcached reads no more */
@@ -91,13 +89,11 @@ typedef struct {
 } vc_mc_outcome;
 
 struct vc_mc {
+    vc_executor by;
     vc_mc_config config;
     vc_mc_access access;
     unsigned generation;        /* of it */
     vc_mc_counts counts;
-    vc_reading reading;
-    bool is_lock_held;      /* by another thread, when it was tried last */
-    vc_events events;
     vc_mc_command command;
     vc_mc_command sets[VC_PUTS_AT_ONCE];    /* those that follow it */
     size_t fetched;         /* keys of a get that are fetched already */
@@ -111,11 +107,10 @@ typedef struct {
     vc_mc *mc;
     vc_mc_stream *stream;
     const vc_mc_command *command;
+    vc_wanted wanted;       /* its key */
     vc_out *out;
     vc_mc_outcome outcome;
     int64_t started_ns, read_ns, write_ns;
-    bool is_hot;            /* the key is to be promoted */
-    bool has_deferred;            /* see `on_due` */
     uint64_t *absent;       /* the counter of misses to count it in; NULL: none */
 } vc_mc_run;
 
@@ -138,9 +133,9 @@ const char *vc_mc_refuse_key(vc_text key, size_t size_max,
 /* --- mc_text.c, mc_meta.c, mc_binary.c --------------------------------------------------- */
 
 /* Find the next command: NEXT if `command` is one, otherwise MORE. */
-vc_step vc_mc_parse_text(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+vc_step vc_mc_parse_text(uint64_t value_size, vc_mc_stream *stream, const char *data,
                          size_t length, vc_mc_command *command);
-vc_step vc_mc_parse_binary(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+vc_step vc_mc_parse_binary(uint64_t value_size, vc_mc_stream *stream, const char *data,
                            size_t length, vc_mc_command *command);
 /* Read the words of a meta command. Returns an error, which has the form of a line; NULL: none.
  * Of "ms", `size` is that of the value; NULL after an error: no value follows. */

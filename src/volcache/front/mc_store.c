@@ -32,15 +32,10 @@ static vc_step mc_store_refuse(vc_mc_run *run, vc_mc_result result, const char *
 
 /* --- Times -------------------------------------------------------------------------------- */
 
-static int64_t now_ms(const vc_mc_run *run) {
-    const vc_mc_clocks *clocks = config_of(run)->clocks;
-    return clocks->store_us(clocks->context) / 1000;
-}
-
 /* Return how many milliseconds from now on a time is; at most twice the longest. */
 static int64_t ms_until(const vc_mc_run *run, int64_t exptime) {
     if (exptime < 0) return -1;
-    const vc_mc_clocks *clocks = config_of(run)->clocks;
+    const vc_clocks *clocks = run->mc->by.clocks;
     int64_t past_ms = exptime > RELATIVE_SECONDS_MAX ? clocks->machine_us(clocks->context) / 1000
                                                      : 0;
     return (exptime < 2 * TTL_SECONDS_MAX ? exptime : 2 * TTL_SECONDS_MAX) * 1000 - past_ms;
@@ -55,14 +50,14 @@ static bool get_expiry(const vc_mc_run *run, int64_t exptime, uint64_t *expires_
     if (!exptime && !ttl) return true;
     int64_t ttl_ms = exptime ? ms_until(run, exptime) : ttl * 1000;
     if (ttl_ms <= 0) return false;
-    *expires_ms = (uint64_t)(now_ms(run) + (ttl_ms < most_ms ? ttl_ms : most_ms));
+    *expires_ms = (uint64_t)(vc_now_ms(&run->mc->by) + (ttl_ms < most_ms ? ttl_ms : most_ms));
     return true;
 }
 
 /* Return how long a record still lives that expires at a time; -1: it does not expire. */
 static int64_t ttl_of(const vc_mc_run *run, uint64_t expires_ms) {
     if (!expires_ms) return -1;
-    int64_t left = (int64_t)expires_ms - now_ms(run);
+    int64_t left = (int64_t)expires_ms - vc_now_ms(&run->mc->by);
     return left > 0 ? left : 0;
 }
 
@@ -115,135 +110,81 @@ static vc_step ask_record(vc_mc_run *run, bool counts, size_t extra) {
 
 /* `counts`: the lookup has not remembered that the key was asked for. */
 static vc_step find_absent(vc_mc_run *run, bool is_read, bool counts, size_t extra) {
-    const vc_mc_config *config = config_of(run);
-    bool is_stale;
-    if (!config->functions->is_absent(config->core, key_of(run), run->command->key.length, counts,
-                                      &is_stale))
-        return ask_record(run, is_read, extra);
-    run->absent = is_stale ? &run->mc->counts.evicted : &run->mc->counts.absent;
-    return VC_STEP_NEXT;
+    run->absent = vc_find_absent(&run->wanted, counts);
+    return run->absent ? VC_STEP_NEXT : ask_record(run, is_read, extra);
 }
 
-/* Keep the key while the caller waits. */
-static void keep_key(vc_mc_stream *stream, vc_text key) {
-    stream->base.key = memcpy(stream->key, key.at, key.length);
-    stream->base.key_length = key.length;
-}
-
-/* Let the caller have a record read that is not in memory, before the command is executed again. */
-static vc_step read_later(vc_mc_run *run, const vc_lookup *at) {
-    vc_mc_stream *stream = run->stream;
-    stream->base.found = *at;
-    keep_key(stream, run->command->key);
-    stream->is_warm = true;
-    stream->started_ns = run->started_ns;
-    return VC_STEP_DISK;
-}
-
-/* Read the record that was looked up into the room of the reply. */
+/* Read the record that was found into the room of the reply. */
 static vc_step read_record(vc_mc_run *run, const vc_lookup *at, bool is_read, size_t extra) {
-    const vc_mc_config *config = config_of(run);
-    const vc_core_functions *functions = config->functions;
+    vc_executor *by = &run->mc->by;
     vc_record *record = &run->outcome.record;
-    size_t length = run->command->key.length;
     uint8_t *bytes = (uint8_t *)run->out->at + run->out->used;
-    bool may_wait = run->stream->is_warm || config->ask;
     vc_status status =
-        may_wait ? functions->read(config->core, key_of(run), length, at, bytes, at->size, NULL,
-                                   0, record)
-                 : vc_read_now(config->core, functions, &run->mc->reading, key_of(run), length,
-                               at, bytes, record);
-    if (status == VC_COLD) return read_later(run, at);
-    functions->end_read(config->core);
+        vc_read_record(&run->wanted, at, false, config_of(run)->ask, bytes, record);
+    if (status == VC_COLD) {
+        run->stream->started_ns = run->started_ns;
+        return vc_hand_over(&run->wanted, at) ? VC_STEP_DISK : VC_STEP_CALL;
+    }
+    by->functions->end_read(by->core);
     if (status != VC_OK) return ask_record(run, is_read, extra);
-    vc_recent_prefetch(config->reads, record->stored_us);
+    vc_recent_prefetch(config_of(run)->reads, record->stored_us);
     run->read_ns = vc_monotonic_ns() - run->started_ns;
-    run->outcome.has_record = !record->expires_ms || (int64_t)record->expires_ms > now_ms(run);
+    run->outcome.has_record = !record->expires_ms || (int64_t)record->expires_ms > vc_now_ms(by);
     /* A copy of it has expired, too. */
-    if (!run->outcome.has_record) run->absent = &run->mc->counts.expired;
+    if (!run->outcome.has_record) run->absent = &by->counts.expired;
     run->outcome.value = bytes + record->prefix;
     return VC_STEP_NEXT;
-}
-
-/* How the hot tier may be used for the key. */
-static vc_copy_use find_copy(const vc_mc_run *run) {
-    vc_copies *copies = config_of(run)->copies;
-    if (!copies) return VC_NO_COPY;
-    return vc_copies_find(copies, key_of(run), run->command->key.length, NULL);
 }
 
 /* Find the record of the key, with room for `extra` bytes after its value. If it `counts`, this is
  * a read of it. */
 static vc_step mc_store_find(vc_mc_run *run, bool counts, size_t extra) {
-    const vc_mc_config *config = config_of(run);
-    const vc_core_functions *functions = config->functions;
-    const uint8_t *key = key_of(run);
-    size_t length = run->command->key.length, taken = VC_MC_REPLY_BYTES + extra;
-    size_t room = run->out->room - run->out->used;
-    room = config->ask ? SIZE_MAX : room > taken ? room - taken : 0;
+    const vc_executor *by = &run->mc->by;
+    size_t taken = VC_MC_REPLY_BYTES + extra, room = run->out->room - run->out->used;
+    room = config_of(run)->ask ? SIZE_MAX : room > taken ? room - taken : 0;
     vc_lookup at;
     run->outcome.has_record = false;
-    bool is_there = counts && !run->stream->is_warm
-                        ? functions->lookup(config->core, key, length, room, &at)
-                        : functions->peek(config->core, key, length, &at);
-    if (!is_there && find_copy(run) != VC_NO_COPY) return ask_record(run, counts, extra);
+    bool is_there = vc_find_record(&run->wanted, counts, room, &at);
+    if (!is_there && vc_find_copy(&run->wanted, NULL) != VC_NO_COPY)
+        return ask_record(run, counts, extra);
     if (!is_there) return find_absent(run, counts, !counts, extra);
     vc_step step = mc_store_reserve(run, at.size + extra);
     if (step == VC_STEP_NEXT) return read_record(run, &at, counts, extra);
-    functions->end_read(config->core);
+    by->functions->end_read(by->core);
     return step;
 }
 
 /* --- Writing ------------------------------------------------------------------------------ */
 
-/* Invalidate the copies of a key after a change, before the lock is released; see `needs_lock`. */
-static void drop_copies(const vc_mc_run *run) {
-    vc_copies *copies = config_of(run)->copies;
-    if (copies) vc_copies_invalidate(copies, key_of(run), run->command->key.length);
-}
-
-/* Whether what is read decides on what is written. With a hot tier, all changes hold the lock: who
- * has it never sees one without the invalidation of the copies. That comes after the change: a
- * thread that promotes the key meanwhile sees the one or the other. */
-static bool needs_lock(const vc_mc_config *config, const vc_mc_command *command) {
+/* Whether what is read decides on what is written. With a hot tier, all changes hold the lock. */
+static bool needs_lock(const vc_mc_run *run) {
+    const vc_mc_command *command = run->command;
+    bool has_copies = run->mc->by.copies;
     switch (command->action) {
     case VC_MC_READ:
         return command->has_exptime || command->creates || command->has_recache;
     case VC_MC_WRITE:
-        return config->copies || command->mode != VC_MC_SET || command->cas;
+        return has_copies || command->mode != VC_MC_SET || command->cas;
     case VC_MC_REMOVE:
         /* Who may wait asks Python, which does not wait for memcached with the lock. */
-        return command->cas || (config->copies && !config->ask);
+        return command->cas || (has_copies && !config_of(run)->ask);
     default:
         return command->action == VC_MC_TOUCHING || command->action == VC_MC_COUNT;
     }
 }
 
-/* Let the caller make a put, before the command is executed again. */
-static vc_step put_later(const vc_mc_run *run, const vc_put *put) {
-    vc_mc_stream *stream = run->stream;
-    keep_key(stream, run->command->key);
-    stream->base.put = *put;
-    stream->base.put.key = stream->key;
-    stream->is_put = true;
-    stream->started_ns = run->started_ns;
-    return VC_STEP_TOGETHER;
-}
-
 /* Append a record. What the core cannot do alone, such as beginning a volume, is done by Python. */
 static vc_step mc_store_append(vc_mc_run *run, vc_put *put) {
-    const vc_mc_config *config = config_of(run);
     vc_mc_asked asked = {.put = put};
     asked.question = put->record.stored_us ? VC_MC_ASK_TOUCH : VC_MC_ASK_PUT;
     put->ring = VC_RING_UNKNOWN;
-    if (run->stream->is_put) *put = run->stream->base.put;
-    else put->status = config->functions->put(config->core, put);
-    if (put->status == VC_GROUPED && !needs_lock(config, run->command) && !config->ask)
-        return put_later(run, put);
-    if (put->status == VC_OK) {
-        drop_copies(run);
+    vc_status status = vc_put_record(&run->wanted, put);
+    if (status == VC_GROUPED && !needs_lock(run) && !config_of(run)->ask) {
+        run->stream->started_ns = run->started_ns;
+        return vc_put_later(&run->wanted, put) ? VC_STEP_TOGETHER : VC_STEP_CALL;
+    }
+    if (status == VC_OK) {
         run->write_ns = put->took_ns;
-        run->has_deferred = put->has_deferred;
         run->outcome.record = put->record;
     } else {
         vc_step step = ask(run, &asked);
@@ -256,24 +197,16 @@ static vc_step mc_store_append(vc_mc_run *run, vc_put *put) {
 
 /* Delete the key. A copy in the hot tier decides whether there was a value. */
 static vc_step erase(vc_mc_run *run, bool *existed) {
-    const vc_mc_config *config = config_of(run);
-    vc_put put = {
-        .record.key_length = (uint16_t)run->command->key.length,
-        .key = key_of(run),
-        .ring = VC_RING_UNKNOWN,
-    };
-    uint64_t now = (uint64_t)now_ms(run);
-    bool asks = find_copy(run) != VC_NO_COPY || (config->copies && config->ask);
-    if (asks ||
-        config->functions->delete(config->core, &put, now, existed) != VC_OK) {
+    vc_put put;
+    bool asks = vc_find_copy(&run->wanted, NULL) != VC_NO_COPY ||
+                (run->mc->by.copies && config_of(run)->ask);
+    if (asks || vc_delete_record(&run->wanted, &put, existed) != VC_OK) {
         vc_mc_asked asked = {.question = VC_MC_ASK_DELETE};
         vc_step step = ask(run, &asked);
         *existed = run->outcome.result == VC_MC_DELETED;
         return step;
     }
-    drop_copies(run);
     if (put.started_ns) run->write_ns = put.took_ns;
-    run->has_deferred = put.started_ns && put.has_deferred;
     return VC_STEP_NEXT;
 }
 
@@ -292,9 +225,9 @@ static vc_put put_of(const vc_mc_run *run, vc_text value) {
 
 bool vc_mc_prepare_set(vc_mc_run *run, vc_put *put) {
     const vc_mc_command *command = run->command;
-    if (command->action != VC_MC_WRITE || needs_lock(config_of(run), command) ||
+    if (command->action != VC_MC_WRITE || needs_lock(run) ||
         command->is_too_large ||
-        vc_mc_refuse_key(command->key, config_of(run)->key_size, run->mc->reason))
+        vc_mc_refuse_key(command->key, run->mc->by.key_size, run->mc->reason))
         return false;
     *put = put_of(run, command->value);
     return get_expiry(run, command->exptime, &put->record.expires_ms);
@@ -346,7 +279,7 @@ static vc_step touch_found(vc_mc_run *run) {
 
 /* Refuse a key under which nothing can be stored. */
 static vc_step check_key(vc_mc_run *run) {
-    const char *reason = vc_mc_refuse_key(run->command->key, config_of(run)->key_size,
+    const char *reason = vc_mc_refuse_key(run->command->key, run->mc->by.key_size,
                                           run->mc->reason);
     return reason ? mc_store_refuse(run, VC_MC_BAD_KEY, reason) : VC_STEP_NEXT;
 }
@@ -359,7 +292,7 @@ static void note_read(vc_mc_run *run, uint64_t before_ms) {
     vc_recent *reads = config_of(run)->reads;
     uint64_t version = outcome->record.stored_us;
     uint32_t read = 0;
-    if (!run->mc->second) run->mc->second = now_ms(run) / 1000;
+    if (!run->mc->second) run->mc->second = vc_now_ms(&run->mc->by) / 1000;
     int64_t second = run->mc->second;
     if (run->command->form == VC_MC_META) {
         bool was_read = vc_recent_get(reads, version, &read);
@@ -417,11 +350,9 @@ static vc_step mc_store_get(vc_mc_run *run) {
     if (command->form == VC_MC_META) mc_store_decide(run, before_ms);
     note_read(run, before_ms);
     /* Who holds the lock promotes nothing. */
-    vc_copies *copies = config_of(run)->copies;
-    if (copies && command->wants_value && !needs_lock(config_of(run), command))
-        run->is_hot = find_copy(run) != VC_COPY_FIRST && !run->outcome.is_copy &&
-                      vc_copies_count_read(copies, key_of(run), command->key.length,
-                                           run->started_ns / 1000000);
+    if (run->mc->by.copies && command->wants_value && !needs_lock(run) &&
+        !run->outcome.is_copy && vc_find_copy(&run->wanted, NULL) != VC_COPY_FIRST)
+        vc_count_read(&run->wanted, &run->outcome.record);
     return VC_STEP_NEXT;
 }
 
@@ -439,7 +370,7 @@ static vc_step edit(vc_mc_run *run) {
     if (!outcome->has_record) return end(run, VC_MC_NOT_STORED);
     vc_record changed = outcome->record;
     if (command->cas && command->cas != changed.stored_us) return end(run, VC_MC_EXISTS);
-    if (changed.length + added.length > config_of(run)->value_size)
+    if (changed.length + added.length > run->mc->by.value_size)
         return end(run, VC_MC_TOO_LARGE);
     bool is_append = command->mode == VC_MC_APPEND;
     if (!is_append) memmove(outcome->value + added.length, outcome->value, changed.length);
@@ -597,13 +528,11 @@ vc_step vc_mc_run_command(vc_mc_run *run) {
         [VC_MC_FLUSHING] = flush_all, [VC_MC_REPORT] = mc_store_report,   [VC_MC_LISTING] = mc_store_report,
         [VC_MC_LOGIN] = login,
     };
-    const vc_mc_config *config = config_of(run);
-    bool is_locked = needs_lock(config, run->command), may_wait = config->ask;
-    while (is_locked && may_wait && !config->functions->try_acquire(config->core, SECOND_NS)) {}
-    if (is_locked && !may_wait &&
-        !vc_acquire_soon(config->core, config->functions, &run->mc->is_lock_held))
-        return VC_STEP_CALL;
+    vc_executor *by = &run->mc->by;
+    bool is_locked = needs_lock(run), may_wait = config_of(run)->ask;
+    while (is_locked && may_wait && !by->functions->try_acquire(by->core, SECOND_NS)) {}
+    if (is_locked && !may_wait && !vc_acquire_soon(by)) return VC_STEP_CALL;
     vc_step step = ACTIONS[run->command->action](run);
-    if (is_locked) config->functions->release(config->core);
+    if (is_locked) by->functions->release(by->core);
     return step == REFUSED ? VC_STEP_NEXT : step;
 }

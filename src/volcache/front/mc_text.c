@@ -210,7 +210,7 @@ static vc_step parse_other(const vc_text *words, unsigned count, vc_mc_command *
     return answer_error(command, command->closes ? NULL : "ERROR");
 }
 
-static vc_step parse_meta(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+static vc_step parse_meta(uint64_t value_size, vc_mc_stream *stream, const char *data,
                           size_t length, const vc_text *words, unsigned count,
                           vc_mc_command *command) {
     const vc_text *size = NULL;
@@ -219,16 +219,16 @@ static vc_step parse_meta(const vc_mc_config *config, vc_mc_stream *stream, cons
     if (!size) return error ? answer_error(command, error) : VC_STEP_NEXT;
     if (!vc_mc_read_unsigned(*size, INT64_MAX, &bytes))
         return answer_error(command, VC_MC_BAD_FORMAT);
-    command->is_too_large = bytes > config->value_size;
+    command->is_too_large = bytes > value_size;
     return mc_text_add_value(stream, data, length, bytes, error, VC_MC_BAD_CHUNK, command);
 }
 
 /* Make the command of a line of 24 words at most. `command->used` is its end. */
-static vc_step parse_words(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+static vc_step parse_words(uint64_t value_size, vc_mc_stream *stream, const char *data,
                            size_t length, vc_text *words, unsigned count, vc_mc_command *command) {
     uint64_t bytes;
     if (words[0].length == 2 && *words[0].at == 'm' && memchr("gsdaen", words[0].at[1], 6))
-        return parse_meta(config, stream, data, length, words, count, command);
+        return parse_meta(value_size, stream, data, length, words, count, command);
     const form *is = find_form(words[0]);
     if (!is) return parse_other(words, count, command);
     command->name = is->name;
@@ -248,7 +248,7 @@ static vc_step parse_words(const vc_mc_config *config, vc_mc_stream *stream, con
         return answer_error(command, VC_MC_BAD_FORMAT);
     const char *error = is->read ? is->read(words, command) : NULL;
     if (!has_value) return error ? answer_error(command, error) : VC_STEP_NEXT;
-    command->is_too_large = bytes > config->value_size;
+    command->is_too_large = bytes > value_size;
     return mc_text_add_value(stream, data, length, bytes, error, VC_MC_BAD_CHUNK, command);
 }
 
@@ -372,7 +372,7 @@ static vc_step parse_key(vc_mc_stream *stream, const char *data, size_t length,
 
 /* --- The input ---------------------------------------------------------------------------- */
 
-vc_step vc_mc_parse_text(const vc_mc_config *config, vc_mc_stream *stream, const char *data,
+vc_step vc_mc_parse_text(uint64_t value_size, vc_mc_stream *stream, const char *data,
                          size_t length, vc_mc_command *command) {
     if (stream->is_series) return parse_key(stream, data, length, command);
     const char *found = memchr(data + stream->scanned, '\n', length - stream->scanned);
@@ -397,5 +397,5 @@ vc_step vc_mc_parse_text(const vc_mc_config *config, vc_mc_stream *stream, const
     if (is_long) return begin_series(stream, get, (size_t)(at - data), command);
     if (get != VC_MC_NAMES) return parse_get(stream, get, data, at, end, command);
     while (at < end && count < VC_MC_WORDS) words[count++] = vc_mc_next_word(&at, end);
-    return parse_words(config, stream, data, length, words, count, command);
+    return parse_words(value_size, stream, data, length, words, count, command);
 }

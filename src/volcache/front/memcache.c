@@ -34,8 +34,7 @@ static void add_event(const vc_mc_run *run, int64_t took_ns, bool is_sampled) {
     vc_mc *mc = run->mc;
     vc_text key = run->command->key;
     size_t length = sizeof(vc_mc_event) + key.length;
-    vc_mc_event *event =
-        vc_events_add(&mc->events, &length, mc->config.on_events, mc->config.context);
+    vc_mc_event *event = vc_report_event(mc->by.reporter, &length);
     if (!event) return;
     const vc_mc_rights *rights = &run->stream->rights;
     bool reads = run->command->action == VC_MC_READ || run->command->action == VC_MC_REPORT;
@@ -54,7 +53,7 @@ static void add_event(const vc_mc_run *run, int64_t took_ns, bool is_sampled) {
     };
     snprintf(event->remote, sizeof(event->remote), "%s", run->stream->base.remote);
     if (key.length) memcpy(event->key, key.at, key.length);
-    vc_events_end(&mc->events);
+    vc_events_end(&mc->by.reporter->events);
 }
 
 /* Values, users and passwords are never logged. */
@@ -73,24 +72,22 @@ static void log_command(const vc_mc_run *run, int64_t took_ns, size_t bytes) {
         .record = outcome->has_record ? &outcome->record : NULL,
     };
     if (is_hit || is_miss) line.cache = (vc_text){SOURCES[is_miss ? 2 : outcome->is_copy], 4};
-    vc_log_add(run->mc->config.log, &line);
+    vc_log_add(run->mc->by.log, &line);
 }
 
 static void count_command(const vc_mc_run *run, size_t bytes) {
-    const vc_mc_config *config = &run->mc->config;
+    vc_executor *by = &run->mc->by;
     vc_mc_counts *counts = &run->mc->counts;
     int64_t took_ns = (run->mc->ended_ns = vc_monotonic_ns()) - run->started_ns;
     vc_mc_result result = run->outcome.result;
     vc_observe(&counts->commands[run->command->name][result], took_ns);
-    if (run->read_ns) vc_observe(&counts->reads, run->read_ns);
-    if (run->write_ns) vc_observe(&counts->writes, run->write_ns);
+    if (run->read_ns) vc_observe(&by->counts.reads, run->read_ns);
     if (run->absent) vc_count(run->absent, 1);
     vc_count(&counts->executed, 1);
-    if (config->log) log_command(run, took_ns, bytes);
-    bool is_sampled = result == VC_MC_HIT && vc_is_sample(run->started_ns + took_ns,
-                                                          (uint64_t)config->sample_mask);
-    if (is_sampled || result == VC_MC_UNAUTHORIZED || took_ns > config->slow_ns ||
-        took_ns > config->long_ns)
+    if (by->log) log_command(run, took_ns, bytes);
+    bool is_sampled =
+        result == VC_MC_HIT && vc_is_sample(run->started_ns + took_ns, by->sample_mask);
+    if (is_sampled || result == VC_MC_UNAUTHORIZED || vc_took_long(by, took_ns))
         add_event(run, took_ns, is_sampled);
 }
 
@@ -147,7 +144,7 @@ static vc_step find_command(const vc_mc *mc, vc_mc_stream *stream, const char *d
         *used += skip(stream, data + *used, length - *used);
         if (*used == length) break;
         step = (stream->is_binary ? vc_mc_parse_binary : vc_mc_parse_text)(
-            &mc->config, stream, data + *used, length - *used, command);
+            mc->by.value_size, stream, data + *used, length - *used, command);
         if (step == VC_STEP_MORE) *used += command->used;
     } while (step == VC_STEP_MORE && length - *used >= stream->base.needed);
     return step;
@@ -162,7 +159,6 @@ static void reply(const vc_mc_run *run) {
 
 /* Reply to a command that is executed, and do what follows. */
 static void memcache_finish(const vc_mc_run *run) {
-    const vc_mc_config *config = &run->mc->config;
     const vc_out *out = run->out;
     size_t before = out->used;
     unsigned parts = out->count;
@@ -170,10 +166,6 @@ static void memcache_finish(const vc_mc_run *run) {
     /* A gap before the reply makes it a part of its own. */
     size_t bytes = out->count > parts ? out->parts[parts].iov_len : out->used - before;
     if (!run->command->is_uncounted) count_command(run, bytes);
-    if (run->is_hot)
-        config->on_hot(config->context, (const uint8_t *)run->command->key.at,
-                       run->command->key.length, &run->outcome.record);
-    if (run->has_deferred) config->on_due(config->context);
     end_command(run->stream, run->command, run->outcome.result);
 }
 
@@ -182,7 +174,7 @@ static vc_step execute(vc_mc_run *run) {
     vc_step step = VC_STEP_NEXT;
     if (!is_allowed(&stream->rights, run->command)) run->outcome.result = VC_MC_UNAUTHORIZED;
     else step = vc_mc_run_command(run);
-    if (step == VC_STEP_NEXT || step == VC_STEP_CALL) stream->is_warm = stream->is_put = false;
+    if (step == VC_STEP_NEXT || step == VC_STEP_CALL) vc_stream_reset(&stream->base);
     if (step != VC_STEP_NEXT) return step;
     memcache_finish(run);
     return VC_STEP_NEXT;
@@ -201,7 +193,7 @@ static void fetch_keys(vc_mc *mc, const char *data, size_t length) {
         vc_text key = vc_mc_next_word(&data, end);
         keys[count++] = (struct iovec){(void *)key.at, key.length};
     }
-    mc->config.functions->prefetch(mc->config.core, keys, count);
+    mc->by.functions->prefetch(mc->by.core, keys, count);
     mc->fetched = count - 1;
 }
 
@@ -211,7 +203,7 @@ static bool find_set(const vc_mc *mc, vc_mc_stream *stream, const char *data, si
     static const char SET[] = "set ";
     if (length < sizeof(SET) || memcmp(data, SET, sizeof(SET) - 1)) return false;
     stream->scanned = 0;
-    return vc_mc_parse_text(&mc->config, stream, data, length, command) == VC_STEP_NEXT;
+    return vc_mc_parse_text(mc->by.value_size, stream, data, length, command) == VC_STEP_NEXT;
 }
 
 /* Execute plain sets that have arrived together with one write: that of `first`, which is followed
@@ -232,13 +224,12 @@ static bool execute_sets(const vc_mc_run *first, const char *data, size_t length
     run.stream->scanned = scanned;
     run.stream->base.needed = needed;
     if (count < 2) return false;
-    size_t made = mc->config.functions->put_many(mc->config.core, pointers, count);
+    size_t made = vc_put_records(&mc->by, pointers, count);
     for (size_t i = 0; i < made; i++) {
         run.command = i ? &mc->sets[i - 1] : first->command;
         run.outcome = (vc_mc_outcome){.result = VC_MC_STORED, .has_record = true};
         run.outcome.record = puts[i].record;
         run.write_ns = puts[i].took_ns;
-        run.has_deferred = puts[i].has_deferred;
         memcache_finish(&run);
         *used += run.command->used;
     }
@@ -249,7 +240,7 @@ static bool execute_sets(const vc_mc_run *first, const char *data, size_t length
 static bool may_gather(const vc_mc_run *run) {
     const vc_mc_stream *stream = run->stream;
     return run->command->action == VC_MC_WRITE && run->command->form == VC_MC_TEXT &&
-           !run->mc->config.ask && !stream->is_put && stream->rights.may_write;
+           !run->mc->config.ask && !stream->base.is_put && stream->rights.may_write;
 }
 
 /* --- The input -------------------------------------------------------------------------- */
@@ -282,7 +273,7 @@ static vc_step memcache_execute(void *executor, vc_stream *base, char *data, siz
     vc_mc *mc = executor;
     vc_mc_stream *stream = (vc_mc_stream *)base;
     vc_mc_command *command = &mc->command;
-    if (!mc->config.ask && stream->generation != mc->generation && !stream->is_put)
+    if (!mc->config.ask && stream->generation != mc->generation && !stream->base.is_put)
         memcache_allow(stream, mc);
     *used = 0;
     if (length && !stream->is_known) {
@@ -298,7 +289,8 @@ static vc_step memcache_execute(void *executor, vc_stream *base, char *data, siz
         else mc->fetched--;
     }
     vc_mc_run run = {.mc = mc, .stream = stream, .command = command, .out = out};
-    if (stream->is_warm || stream->is_put) run.started_ns = stream->started_ns;
+    run.wanted = (vc_wanted){&mc->by, base, (const uint8_t *)command->key.at, command->key.length};
+    if (base->is_read || base->is_put) run.started_ns = stream->started_ns;
     /* Not if something else was done since the last command. */
     else run.started_ns = out->used ? mc->ended_ns : vc_monotonic_ns();
     size_t next = *used + command->used;
@@ -332,13 +324,16 @@ const vc_protocol vc_mc_protocol = {
     .execute = memcache_execute,
     .call = memcache_call,
     .refuse = memcache_refuse,
+    .end = vc_stream_end,
 };
 
 /* --- The loop's ------------------------------------------------------------------------- */
 
-vc_mc *vc_mc_new(const vc_mc_config *config) {
+vc_mc *vc_mc_new(const vc_executor *by, const vc_mc_config *config) {
     vc_mc *mc = calloc(1, sizeof(vc_mc));
-    if (mc) mc->config = *config;
+    if (!mc) return NULL;
+    mc->by = *by;
+    mc->config = *config;
     return mc;
 }
 
@@ -347,17 +342,14 @@ void vc_mc_free(vc_mc *mc) { free(mc); }
 void vc_mc_change(vc_mc *mc, const vc_mc_access *access, int64_t slow_ns) {
     mc->access = *access;
     mc->generation++;
-    mc->config.slow_ns = slow_ns;
+    mc->by.slow_ns = slow_ns;
 }
 
 uint64_t vc_mc_executed(const vc_mc *mc) {
     return __atomic_load_n(&mc->counts.executed, __ATOMIC_RELAXED);
 }
 
-void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts) {
+void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts, vc_store_counts *of_store) {
     vc_add_counts(counts, &mc->counts, sizeof(*counts));
-}
-
-const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length) {
-    return vc_events_take(&mc->events, length);
+    vc_add_counts(of_store, &mc->by.counts, sizeof(*of_store));
 }

@@ -23,14 +23,8 @@
 #define VC_MEMCACHE_H
 
 #include "answer.h"
-#include "clock.h"
-#include "common.h"
-#include "copies.h"
-#include "functions.h"
-#include "log.h"
+#include "lookup.h"
 #include "recent.h"
-#include "protocol.h"
-#include "request.h"
 
 enum {
     VC_MC_KEY_BYTES = 250,
@@ -59,13 +53,6 @@ typedef enum {
 /* How the metrics name them. */
 extern const char *const vc_mc_names[VC_MC_NAMES];
 extern const char *const vc_mc_results[VC_MC_RESULTS];
-
-/* Microseconds since the epoch, so that tests can set the time. */
-typedef struct {
-    int64_t (*store_us)(void *context);     /* by the clock of the store */
-    int64_t (*machine_us)(void *context);
-    void *context;
-} vc_mc_clocks;
 
 /* What a client may do. With `wants_credentials`, a set of the text protocol gives a token. */
 typedef struct {
@@ -116,23 +103,8 @@ typedef struct {
 } vc_mc_asked;
 
 typedef struct {
-    vc_core *core;
-    const vc_core_functions *functions;
-    const vc_mc_clocks *clocks;
     vc_recent *reads, *won;
-    vc_copies *copies;          /* NULL: there is no hot tier */
-    size_t key_size;            /* of a value that is stored, at most */
-    uint64_t value_size;
     int64_t default_ttl, max_ttl;   /* seconds; 0: none, no limit */
-    vc_log *log;                /* a line for each command; NULL: none */
-    int64_t slow_ns;            /* commands that took longer are events */
-    int64_t long_ns;            /* likewise, and reads and writes */
-    int64_t sample_mask;        /* hits, too, if a number from their time has none of these bits */
-    /* As in `vc_http_config`. */
-    void (*on_events)(void *context);
-    void (*on_hot)(void *context, const uint8_t *key, size_t length, const vc_record *record);
-    void (*on_due)(void *context);
-    void *context;
     /* Answers what only Python knows or does, for whoever may wait; NULL: this thread may not. */
     vc_mc_result (*ask)(void *ask_context, vc_mc_asked *asked);
     void *ask_context;
@@ -146,11 +118,8 @@ typedef struct {
     bool has_token;             /* the client has given one */
     uint8_t token[VC_MC_TOKEN_BYTES];
     /* Between calls. */
-    uint8_t key[VC_MC_KEY_BYTES];   /* of DISK and TOGETHER */
     bool is_known, is_binary;   /* by the first byte of the connection, once it was here */
-    bool is_warm;               /* the record of the next key was read after DISK */
-    bool is_put;                /* the next command has made `base.put` after TOGETHER */
-    int64_t started_ns;         /* when it was asked for, or to be put */
+    int64_t started_ns;         /* of the command that has waited */
     size_t scanned;             /* bytes without a line end */
     uint64_t skipped;           /* bytes to come that are part of no command */
     bool skips_line;            /* likewise, up to a line end */
@@ -164,8 +133,6 @@ typedef struct {
 /* Since the start. */
 typedef struct {
     vc_durations commands[VC_MC_NAMES][VC_MC_RESULTS];
-    vc_durations reads, writes;     /* of the store */
-    uint64_t absent, evicted, expired;  /* misses by reason */
     uint64_t executed;              /* of all names and results; changed last */
 } vc_mc_counts;
 
@@ -187,16 +154,14 @@ typedef struct vc_mc vc_mc;
 
 extern const vc_protocol vc_mc_protocol;
 
-/* Return NULL without memory. `config` is copied, what it points to must live longer. */
-vc_mc *vc_mc_new(const vc_mc_config *config);
+/* Return NULL without memory. Both are copied, what they point to must live longer. */
+vc_mc *vc_mc_new(const vc_executor *by, const vc_mc_config *config);
 void vc_mc_free(vc_mc *mc);
 /* Use other settings from the next command on; once before the first one. */
 void vc_mc_change(vc_mc *mc, const vc_mc_access *access, int64_t slow_ns);
 /* How many commands were counted; any thread. */
 uint64_t vc_mc_executed(const vc_mc *mc);
 /* Add what was counted since the start. */
-void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts);
-/* Return the events since the last call, one after the other; valid until the next call. */
-const uint8_t *vc_mc_take_events(vc_mc *mc, size_t *length);
+void vc_mc_add_counts(const vc_mc *mc, vc_mc_counts *counts, vc_store_counts *of_store);
 
 #endif

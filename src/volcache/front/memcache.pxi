@@ -23,22 +23,6 @@ cdef class Marks:
         return number if vc_recent_get(self.marks, version, &number) else None
 
 
-cdef int64_t native_store_us(void *context) noexcept nogil:
-    return vc_clock_now(<vc_clock *>context)
-
-
-cdef int64_t native_machine_us(void *context) noexcept nogil:
-    return vc_machine_us()
-
-
-cdef int64_t python_store_us(void *context) noexcept with gil:
-    return (<CommandFacts>context).clock.now_us()
-
-
-cdef int64_t python_machine_us(void *context) noexcept with gil:
-    return (<CommandFacts>context).machine_ns() // 1000
-
-
 cdef vc_mc_result on_ask(void *context, vc_mc_asked *asked) noexcept with gil:
     facts = <CommandFacts>context
     try:
@@ -76,47 +60,33 @@ cdef class CommandFacts:
     """What the commands use, and what Python answers and learns."""
 
     cdef readonly object service, stats
-    cdef object store, clock, machine_ns, store_stats, log, sample
+    cdef object store, store_stats, log, sample
     cdef object kept  # what the last answer points to
     cdef Marks reads, won
     cdef Copies copies
     cdef AccessLog access_log
-    cdef vc_mc_clocks clocks
+    cdef Clocks clocks
+    cdef vc_executor by
     cdef vc_mc_config config
     cdef vc_mc_counts seen
+    cdef vc_store_counts seen_of_store
 
     def __init__(self, service, stats, log, sample, AccessLog access_log=None):
         cache, limits = service.cache, service.limits
-        cdef Index index = cache.store.index
         self.service, self.store, self.log, self.sample = service, cache.store, log, sample
-        self.clock, self.machine_ns = self.store.clock, service.clock
+        self.clocks = Clocks(self.store.clock, service.clock)
         self.stats, self.store_stats = stats, self.store.stats
         # When versions were read, in seconds since the epoch; and those that a client has won
         # the right to replace. Beyond these numbers, the oldest is forgotten.
         self.reads, self.won = Marks(16_384), Marks(65_536)
-        self.clocks = vc_mc_clocks(python_store_us, python_machine_us, <void *>self)
-        if type(self.clock) is Clock:
-            self.clocks.store_us, self.clocks.machine_us = native_store_us, native_machine_us
-            self.clocks.context = &(<Clock>self.clock).clock
-        self.config.core = index.core
-        self.config.functions = functions
-        self.config.clocks = &self.clocks
         self.config.reads = self.reads.marks
         self.config.won = self.won.marks
-        self.copies = cache.hot_keys
-        if self.copies is not None:
-            self.config.copies = self.copies.copies
+        self.copies, self.access_log = cache.hot_keys, access_log
+        self.by = executor_of(self.store.index, self.clocks, self.copies, access_log, limits)
+        self.by.slow_ns = min(log.threshold_ns, 2**62)
         self.config.ask, self.config.ask_context = on_ask, <void *>self
-        self.config.key_size = limits.key_size
-        self.config.value_size = limits.value_size
         self.config.default_ttl = limits.default_ttl
         self.config.max_ttl = limits.max_ttl
-        self.access_log = access_log
-        if access_log is not None:
-            self.config.log = access_log.log
-        self.config.slow_ns = min(log.threshold_ns, 2**62)
-        self.config.long_ns = LONG_NS
-        self.config.sample_mask = SAMPLED
 
     cdef tell(self, vc_mc_asked *asked, bytes text):
         self.kept = text
@@ -183,7 +153,7 @@ cdef class CommandFacts:
         stats.connections_refused = now.turned_away
         stats.connections_idle = now.closed_idle + now.closed_room
 
-    cdef add_counts(self, const vc_mc_counts *counts):
+    cdef add_counts(self, const vc_mc_counts *counts, const vc_store_counts *of_store):
         """Count what was counted since the last call; any thread with Python's lock."""
         cdef int name, result
         cdef const vc_durations *new
@@ -194,15 +164,7 @@ cdef class CommandFacts:
                 seen = &self.seen.commands[name][result]
                 if new.total_ns != seen.total_ns:
                     add_new_durations(self.answers(name, result), new, seen)
-        if counts.reads.total_ns != self.seen.reads.total_ns:
-            add_new_durations(self.store_stats.reads, &counts.reads, &self.seen.reads)
-            self.store_stats.read_errors_in_row = 0
-        add_new_durations(self.store_stats.writes, &counts.writes, &self.seen.writes)
-        self.store_stats.absent_reads += counts.absent - self.seen.absent
-        self.store_stats.evicted_reads += counts.evicted - self.seen.evicted
-        self.store_stats.expired_reads += counts.expired - self.seen.expired
-        self.seen.absent, self.seen.evicted = counts.absent, counts.evicted
-        self.seen.expired = counts.expired
+        add_store_counts(self.store_stats, of_store, &self.seen_of_store)
 
     cdef answers(self, int name, int result):
         return self.stats.answers[
@@ -248,60 +210,40 @@ cdef class CommandFacts:
             )
 
 
-cdef void on_command_events(void *context) noexcept with gil:
-    try:
-        (<Commands>context).take()
-    except BaseException as error:
-        (<Commands>context).failure = error
-
-
-cdef void on_command_hot(
-    void *context, const uint8_t *key, size_t length, const vc_record *record
-) noexcept with gil:
-    try:
-        (<Commands>context).facts.service.cache.promote(
-            <bytes>(<const char *>key)[:length], record.expires_ms
-        )
-    except BaseException as error:
-        (<Commands>context).failure = error
-
-
-cdef void on_command_due(void *context) noexcept with gil:
-    try:
-        (<Commands>context).facts.store.run_deferred()
-    except BaseException as error:
-        (<Commands>context).failure = error
-
-
 cdef class Commands:
     """Executes commands for one connection at a time, without sockets."""
 
     cdef CommandFacts facts
+    cdef vc_news news
+    cdef vc_reporter reporters[2]
     cdef vc_mc *mc
     cdef vc_mc *waiting
     cdef vc_mc_stream stream
     cdef vc_out out
     cdef bytes remote
-    cdef object failure
 
     def __cinit__(self, CommandFacts facts not None, size_t room):
         cdef vc_mc_config config = facts.config
+        cdef vc_executor by = facts.by
         self.facts = facts
-        config.on_events, config.on_hot = on_command_events, on_command_hot
-        config.on_due, config.context = on_command_due, <void *>self
-        self.waiting = vc_mc_new(&config)
-        config.ask = NULL
-        self.mc = vc_mc_new(&config)
+        vc_news_start(&self.news)
+        self.reporters[0].news = self.reporters[1].news = &self.news
+        by.reporter = &self.reporters[0]
+        self.waiting = vc_mc_new(&by, &config)
+        by.reporter, config.ask = &self.reporters[1], NULL
+        self.mc = vc_mc_new(&by, &config)
         self.out.at, self.out.room = <char *>malloc(room), room
         if self.mc is NULL or self.waiting is NULL or self.out.at is NULL:
             raise MemoryError
 
     def __dealloc__(self):
+        vc_stream_end(NULL, &self.stream.base)
         vc_mc_free(self.mc)
         vc_mc_free(self.waiting)
         free(self.out.at)
 
     def connect(self, remote):
+        vc_stream_end(NULL, &self.stream.base)
         memset(&self.stream, 0, sizeof(self.stream))
         self.remote = remote.encode("ascii")
         self.stream.base.remote = self.remote
@@ -309,13 +251,15 @@ cdef class Commands:
 
     def allow(self):
         cdef vc_mc_access access = access_of(self.facts.service)
-        vc_mc_change(self.mc, &access, self.facts.config.slow_ns)
+        vc_mc_change(self.mc, &access, self.facts.by.slow_ns)
 
     def execute(self, bytes data not None):
         cdef size_t used
         cdef vc_step step = vc_mc_protocol.execute(
             self.mc, &self.stream.base, <char *>data, len(data), &used, &self.out
         )
+        if vc_news_take_due(&self.news):
+            self.facts.store.run_deferred()
         return step, used
 
     def call(self, bytes data not None):
@@ -349,7 +293,7 @@ cdef class Commands:
         """Do what a reader thread does."""
         cdef vc_lookup *at = &self.stream.base.found
         cdef uint8_t *buffer = <uint8_t *>malloc(at.size)
-        cdef vc_core *core = self.facts.config.core
+        cdef vc_core *core = self.facts.by.core
         cdef vc_record record
         functions.read(
             core, self.stream.base.key, self.stream.base.key_length, at, buffer, at.size, NULL, 0,
@@ -361,14 +305,15 @@ cdef class Commands:
     def take(self):
         """Let Python have what was counted and recorded."""
         cdef vc_mc_counts counts
+        cdef vc_store_counts of_store
         cdef size_t length
         cdef const uint8_t *events
         memset(&counts, 0, sizeof(counts))
-        for mc in (0, 1):
-            events = vc_mc_take_events(self.waiting if mc else self.mc, &length)
-            vc_mc_add_counts(self.waiting if mc else self.mc, &counts)
+        memset(&of_store, 0, sizeof(of_store))
+        vc_mc_add_counts(self.mc, &counts, &of_store)
+        vc_mc_add_counts(self.waiting, &counts, &of_store)
+        for i in range(2):
+            events = vc_events_take(&self.reporters[i].events, &length)
             self.facts.take_events(events, length)
-        self.facts.add_counts(&counts)
-        failure, self.failure = self.failure, None
-        if failure is not None:
-            raise failure
+            take_hot(&self.reporters[i], self.facts.service.cache.promote)
+        self.facts.add_counts(&counts, &of_store)

@@ -6,7 +6,6 @@
 #include "clock.h"
 
 static const int64_t NEWS_SECOND_NS = 1000000000;
-/* Then what there is no room for is lost. */
 static const int64_t NEWS_PATIENCE_NS = 1000000000;
 
 static bool news_wait_until(vc_news *news, pthread_cond_t *condition, int64_t until_ns) {
@@ -51,8 +50,8 @@ bool vc_news_take_due(vc_news *news) { return atomic_exchange(&news->has_deferre
 
 bool vc_news_take_full(vc_news *news) { return atomic_exchange(&news->is_full, false); }
 
-void vc_report_full(void *reporter) {
-    vc_news *news = ((vc_reporter *)reporter)->news;
+/* Wait until events were taken. */
+static void news_wait_for_room(vc_news *news) {
     int64_t until_ns = vc_monotonic_ns() + NEWS_PATIENCE_NS;
     pthread_mutex_lock(&news->mutex);
     uint64_t times = news->times_taken;
@@ -62,23 +61,27 @@ void vc_report_full(void *reporter) {
     pthread_mutex_unlock(&news->mutex);
 }
 
-static void news_drop(void *context) { (void)context; }
+void *vc_report_event(vc_reporter *reporter, size_t *length) {
+    void *event = vc_events_add(&reporter->events, length);
+    if (event) return event;
+    news_wait_for_room(reporter->news);
+    return vc_events_add(&reporter->events, length);
+}
 
-void vc_report_hot(void *reporter, const uint8_t *key, size_t length, const vc_record *record) {
-    vc_reporter *from = reporter;
+void vc_report_hot(vc_reporter *reporter, const uint8_t *key, size_t length,
+                   const vc_record *record) {
     size_t room = sizeof(vc_hot_event) + length;
-    /* It gets hot again. */
-    vc_hot_event *event = vc_events_add(&from->hot, &room, news_drop, NULL);
-    if (!event) return;
+    vc_hot_event *event = vc_events_add(&reporter->hot, &room);
+    if (!event) return; /* It gets hot again. */
     event->length = (uint32_t)room;
     event->key_length = (uint32_t)length;
     event->expires_ms = record->expires_ms;
     memcpy(event->key, key, length);
-    vc_events_end(&from->hot);
-    vc_news_tell(from->news);
+    vc_events_end(&reporter->hot);
+    vc_news_tell(reporter->news);
 }
 
-void vc_report_due(void *reporter) {
-    vc_news *news = ((vc_reporter *)reporter)->news;
+void vc_report_due(vc_reporter *reporter) {
+    vc_news *news = reporter->news;
     if (!atomic_exchange(&news->has_deferred, true)) vc_news_tell(news);
 }

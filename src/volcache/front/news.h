@@ -25,9 +25,10 @@ typedef struct {
     atomic_bool has_deferred, is_full;
 } vc_news;
 
-/* Of one loop; zero at first, except `news`. */
+/* Of one executor; zero at first, except `news`. */
 typedef struct {
     vc_news *news;
+    vc_events events;           /* of its protocol */
     vc_events hot;
 } vc_reporter;
 
@@ -41,9 +42,13 @@ void vc_news_end(vc_news *news);
 bool vc_news_take_due(vc_news *news);
 bool vc_news_take_full(vc_news *news);
 
-/* For `vc_http_config` and others; the context is a vc_reporter. */
-void vc_report_full(void *reporter);
-void vc_report_hot(void *reporter, const uint8_t *key, size_t length, const vc_record *record);
-void vc_report_due(void *reporter);
+/* As `vc_events_add`, for an event of a protocol. Without room, wait until some were taken, for a
+ * second at most: then it is lost. */
+void *vc_report_event(vc_reporter *reporter, size_t *length);
+/* A key is hot and is to be promoted. */
+void vc_report_hot(vc_reporter *reporter, const uint8_t *key, size_t length,
+                   const vc_record *record);
+/* What is due after a change is to be done, so that the next one is plain. */
+void vc_report_due(vc_reporter *reporter);
 
 #endif

@@ -115,6 +115,10 @@ typedef struct {
     const uint8_t *copy;
     size_t copy_length;
     int64_t waited_ns;          /* how long */
+    /* Set by lookup.c; only `memory` lives longer than a request. */
+    uint8_t *memory;            /* for what has to stay where it is while the connection waits */
+    bool is_read;               /* the record is read by a thread */
+    bool is_put;                /* `put` is made by a thread */
     /* Results; each is valid after the steps that name it. */
     size_t needed;
     vc_at at;

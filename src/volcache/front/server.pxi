@@ -30,28 +30,6 @@ cdef class ContentTypes:
         vc_types_free(self.table)
 
 
-cdef add_durations(object histogram, const vc_durations *durations):
-    cdef list counts = histogram.counts
-    cdef int i
-    for i in range(64):
-        if durations.counts[i]:
-            counts[i] += durations.counts[i]
-    histogram.total_ns += durations.total_ns
-
-
-cdef add_new_durations(object histogram, const vc_durations *now, vc_durations *seen):
-    """Add what was counted since the last call."""
-    cdef vc_durations new
-    cdef int i
-    if now.total_ns == seen.total_ns:
-        return
-    for i in range(64):
-        new.counts[i] = now.counts[i] - seen.counts[i]
-    new.total_ns = now.total_ns - seen.total_ns
-    seen[0] = now[0]
-    add_durations(histogram, &new)
-
-
 # What the loops use without the interpreter. Executors and reporters are in the order of
 # protocols, with room for 16 loops each; the last ones belong to the thread for calls.
 cdef struct shared:
@@ -63,13 +41,13 @@ cdef struct shared:
     # Changed between `vc_server_begin_change` and `vc_server_end_change`.
     vc_http_settings settings
     vc_mc_access access
-    int64_t commands_slow_ns
+    int64_t slow_ns, commands_slow_ns
 
 
 cdef void on_change(void *context, unsigned loop) noexcept nogil:
     cdef shared *state = <shared *>context
     if state.https[loop] is not NULL:
-        vc_http_change(state.https[loop], &state.settings)
+        vc_http_change(state.https[loop], &state.settings, state.slow_ns)
     if state.commands[loop] is not NULL:
         vc_mc_change(state.commands[loop], &state.access, state.commands_slow_ns)
 
@@ -92,7 +70,9 @@ cdef class Server:
     cdef bytes allow, application
     # What the loops may use still, after a change.
     cdef list kept
+    cdef Clocks clocks
     cdef vc_http_counts seen
+    cdef vc_store_counts seen_of_store
     cdef uint64_t logged, executed
     cdef int64_t flush_ns           # when the next one is due
     cdef bint answers_itself, is_started
@@ -120,7 +100,7 @@ cdef class Server:
             self.answers[answer_of(i)]
         # Without a store, or with another clock, the loops answer nothing themselves.
         self.answers_itself = type(store.clock) is Clock
-        self.clock = store.clock if self.answers_itself else Clock()
+        self.clocks = Clocks(store.clock if self.answers_itself else Clock())
         self.index, self.readers, self.commands = readers.index, readers, commands
         self.copies, self.promote = app.cache.hot_keys, app.cache.promote
         self.hot = app.cache.hot_client
@@ -182,45 +162,39 @@ cdef class Server:
 
     cdef make_executors(self, app):
         cdef vc_http_config config
+        cdef vc_executor by = executor_of(
+            self.index, self.clocks, self.copies, self.access_log, app.limits
+        )
         memset(&config, 0, sizeof(config))
-        config.core, config.functions = self.index.core, functions
-        config.clock = &self.clock.clock
-        if self.copies is not None:
-            config.copies = self.copies.copies
-            config.memory_first = app.cache.memory_first
+        config.memory_first = app.cache.memory_first
         config.types = self.types.table
         config.is_ready = &self.state.is_ready
         config.is_draining = &self.state.is_draining
-        if self.access_log is not None:
-            config.log = self.access_log.log
-        config.key_size, config.value_size = app.limits.key_size, app.limits.value_size
         config.query = <vc_query_use><int>QUERIES.index(app.limits.query)
-        config.long_ns, config.sample_mask = LONG_NS, SAMPLED
         config.allow = self.allow
-        config.on_events, config.on_hot = vc_report_full, vc_report_hot
-        config.on_due = vc_report_due
         for name in ("http", "admin"):
             for loop in range(self.loops if name in self.served else 0):
                 i = PROTOCOLS.index(name) * <int>VC_LOOPS_MAX + loop
-                config.context = &self.state.reporters[i]
-                self.state.https[i] = vc_http_new(&config)
+                by.reporter = &self.state.reporters[i]
+                self.state.https[i] = vc_http_new(&by, &config)
                 if self.state.https[i] is NULL:
                     raise MemoryError("no memory for the loops")
 
     cdef make_command_executors(self):
         """Create those of the loops, and the one of the thread for calls, which may ask."""
         cdef vc_mc_config config = self.commands.config
-        config.on_events, config.on_hot = vc_report_full, vc_report_hot
-        config.on_due = vc_report_due
+        cdef vc_executor by = self.commands.by
         for i in (*range(self.loops), <int>VC_LOOPS_MAX):
-            config.context = &self.state.reporters[<int>(VC_MEMCACHED * VC_LOOPS_MAX) + i]
-            config.ask = NULL
-            if i == <int>VC_LOOPS_MAX:
-                config.context = &self.state.reporters[<int>VC_LOOPS_MAX * 3]
-                config.ask = self.commands.config.ask
-            self.state.commands[<int>i] = vc_mc_new(&config)
+            by.reporter = self.command_reporter(i)
+            config.ask = self.commands.config.ask if i == <int>VC_LOOPS_MAX else NULL
+            self.state.commands[<int>i] = vc_mc_new(&by, &config)
             if self.state.commands[<int>i] is NULL:
                 raise MemoryError("no memory for the memcached protocol")
+
+    cdef vc_reporter *command_reporter(self, int number):
+        cdef int first = VC_MEMCACHED * VC_LOOPS_MAX
+        is_of_calls = number == <int>VC_LOOPS_MAX
+        return &self.state.reporters[<int>VC_LOOPS_MAX * 3 if is_of_calls else first + number]
 
     def start(self):
         self.set_ready()
@@ -248,7 +222,7 @@ cdef class Server:
     def change(self, *, int64_t default_ttl, int64_t max_ttl, may_read, may_write, headers, origins):
         cdef vc_http_settings settings
         cdef vc_mc_access access
-        cdef int64_t slow_ns = 0
+        cdef int64_t slow_ns = min(self.app.slow_ns, 2**62), commands_slow_ns = 0
         cdef vc_origin *array
         cdef bytearray origins_now = bytearray(len(origins) * sizeof(vc_origin))
         cdef Parts readable, writable
@@ -271,15 +245,14 @@ cdef class Server:
         self.set_tokens(&settings.may_write, may_write)
         settings.answers = self.answers_itself
         settings.default_ttl, settings.max_ttl = default_ttl, max_ttl
-        settings.slow_ns = min(self.app.slow_ns, 2**62)
         if self.commands is not None:
             access = access_of(self.commands.service)
-            slow_ns = min(self.commands.log.threshold_ns, 2**62)
+            commands_slow_ns = min(self.commands.log.threshold_ns, 2**62)
         vc_server_set_ring(self.server, ring is not None)
         with nogil:
             vc_server_begin_change(self.server)
             self.state.settings, self.state.access = settings, access
-            self.state.commands_slow_ns = slow_ns
+            self.state.slow_ns, self.state.commands_slow_ns = slow_ns, commands_slow_ns
             vc_server_end_change(self.server)
 
     # --- What the loops tell ---
@@ -310,7 +283,7 @@ cdef class Server:
         if vc_news_take_due(&self.state.news):
             self.app.cache.store.run_deferred()
         for i in range(<int>VC_LOOPS_MAX * 3 + 1):
-            self.take_hot(i)
+            take_hot(&self.state.reporters[i], self.promote)
         if vc_news_take_full(&self.state.news) or monotonic_ns() >= self.flush_ns:
             self.flush_ns = monotonic_ns() + FLUSH_NS
             self.flush()
@@ -318,28 +291,26 @@ cdef class Server:
     cdef take_counts(self):
         cdef vc_http_counts counts
         cdef vc_http_counts *seen = &self.seen
+        cdef vc_store_counts of_store
         cdef int i
         memset(&counts, 0, sizeof(counts))
+        memset(&of_store, 0, sizeof(of_store))
         for i in range(<int>VC_LOOPS_MAX * 3):
             if self.state.https[i] is not NULL:
-                vc_http_add_counts(self.state.https[i], &counts)
+                vc_http_add_counts(self.state.https[i], &counts, &of_store)
         self.requests.bytes_in += counts.bytes_in - seen.bytes_in
         self.requests.bytes_out += counts.bytes_out - seen.bytes_out
-        self.store_stats.absent_reads += counts.absent - seen.absent
-        self.store_stats.evicted_reads += counts.evicted - seen.evicted
         for i in range(<int>VC_HTTP_ANSWERS):
             if counts.answers[i].total_ns != seen.answers[i].total_ns:
                 add_new_durations(self.answers[answer_of(i)], &counts.answers[i], &seen.answers[i])
-                if i == <int>VC_GET_HIT:
-                    self.store_stats.read_errors_in_row = 0
-        add_new_durations(self.reads, &counts.reads, &seen.reads)
-        add_new_durations(self.writes, &counts.writes, &seen.writes)
+        add_store_counts(self.store_stats, &of_store, &self.seen_of_store)
         self.seen = counts
         if self.hot is not None:
             self.hot.take_counts(self.hot_stats)
 
     cdef take_commands(self):
         cdef vc_mc_counts counts
+        cdef vc_store_counts of_store
         cdef vc_server_figures figures
         cdef size_t length
         cdef const uint8_t *events
@@ -353,34 +324,26 @@ cdef class Server:
             if mc is NULL:
                 continue
             executed += vc_mc_executed(mc)
-            events = vc_mc_take_events(mc, &length)
+            events = vc_events_take(&self.command_reporter(i).events, &length)
             self.commands.take_events(events, length)
         if executed == self.executed:
             return
         self.executed = executed
         memset(&counts, 0, sizeof(counts))
+        memset(&of_store, 0, sizeof(of_store))
         for i in range(<int>VC_LOOPS_MAX + 1):
             if self.state.commands[i] is not NULL:
-                vc_mc_add_counts(self.state.commands[i], &counts)
-        self.commands.add_counts(&counts)
+                vc_mc_add_counts(self.state.commands[i], &counts, &of_store)
+        self.commands.add_counts(&counts, &of_store)
 
     cdef take_events(self, int number):
         cdef size_t length, at = 0
-        cdef const uint8_t *events = vc_http_take_events(self.state.https[number], &length)
+        cdef const uint8_t *events = vc_events_take(&self.state.reporters[number].events, &length)
         cdef const vc_http_event *event
         while at < length:
             event = <const vc_http_event *>(events + at)
             at += event.length
             self.take_event(event)
-
-    cdef take_hot(self, int number):
-        cdef size_t length, at = 0
-        cdef const uint8_t *events = vc_events_take(&self.state.reporters[number].hot, &length)
-        cdef const vc_hot_event *event
-        while at < length:
-            event = <const vc_hot_event *>(events + at)
-            at += event.length
-            self.promote(event.key[: event.key_length], event.expires_ms)
 
     cdef take_event(self, const vc_http_event *event):
         if event.answer == VC_HTTP_ANSWERS:
