@@ -139,7 +139,7 @@ image: ## build the container image of the wheel in dist/, with docker or podman
 
 # README.md, the pages and the files that they link, as in the tree.
 SITE := README.md SECURITY.md CONTRIBUTING.md LICENSE pyproject.toml conf docs nginx \
-	bench/README.md tests/README.md tests/unit/memcache/commands.txt tools/smoke_test.py
+	bench/README.md tests/README.md tests/behaviour/memcached.txt tools/smoke_test.py
 
 site: ## build the documents as a site, build/site/index.html: 1 minute, then 5 seconds
 	@tools/setup.sh run
@@ -193,7 +193,7 @@ lint-native:
 unit:
 	@echo "== pytest tests/unit"
 	@$(TESTS) -n $(CORES) -m "not slow and not nightly" -p no:schemathesis -q \
-		--timeout=$(TIMEOUT) $(PYTEST_ARGS) tests/unit
+		--timeout=$(TIMEOUT) $(PYTEST_ARGS) tests/unit tests/behaviour
 
 format: ## format the code and apply the fixes that ruff has: 1 second
 	@tools/setup.sh lint

@@ -8,7 +8,6 @@ Heads and bodies of any form are in tests/native, and so are clients that discon
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import re
@@ -21,11 +20,11 @@ from itertools import pairwise
 from pathlib import Path
 from select import select
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote_to_bytes
 
 import pytest
 
-from support.extent import EXTENT, SEED, Count, step
+from support.extent import EXTENT, SEED, Count
+from support.http_requests import Request, make_request
 from support.machine import Machine
 from support.process import ServerProcess
 from support.stores import UnsyncedFileSystem
@@ -33,7 +32,7 @@ from support.wire import Reply, Talk, exchange
 from support.wsgi_client import called
 from volcache.cache import Cache
 from volcache.http.app import App, RequestLimits
-from volcache.keys import QUERIES, Query
+from volcache.keys import Query
 from volcache.store import Store
 
 pytestmark = [
@@ -57,62 +56,6 @@ READ_SECONDS: Final = 0.001
 
 
 # --- Requests --------------------------------------------------------------------------
-
-
-class Request(NamedTuple):
-    """A valid request: its bytes, and what bjoern passes to the application."""
-
-    sent: bytes
-    environ: dict[str, Any]
-
-    @property
-    def method(self) -> str:
-        """The method."""
-        return str(self.environ["REQUEST_METHOD"])
-
-    @property
-    def closes(self) -> bool:
-        """Whether its answer is the last one of the connection."""
-        text = self.environ.get("HTTP_CONNECTION", "")
-        options = {option.strip(" \t").lower() for option in text.split(",")}
-        if self.environ["SERVER_PROTOCOL"] == "HTTP/1.0":
-            return "keep-alive" not in options or "close" in options
-        return "close" in options
-
-
-def make_request(
-    method: str,
-    target: str,
-    fields: Iterable[str] = (),
-    body: bytes = b"",
-    *,
-    encoded: bytes | None = None,
-    version: str = "HTTP/1.1",
-) -> Request:
-    """Return a request; `encoded` is the body as it is sent, if that is not the same."""
-    lines = [f"{method} {target} {version}", *fields, "", ""]
-    path, mark, query = re.sub("^(?i:http)://[^/?]*", "", target).partition("?")
-    path = path if path.startswith(("/", "*")) else f"/{path}"
-    environ: dict[str, Any] = {
-        "REQUEST_METHOD": method,
-        "PATH_INFO": unquote_to_bytes(path.encode("latin-1")).decode("latin-1"),
-        "SERVER_PROTOCOL": version,
-        "wsgi.input": io.BytesIO(body),
-    }
-    if mark:
-        environ["QUERY_STRING"] = query
-    for field in fields:
-        name, _, value = (part.strip(" \t") for part in field.partition(":"))
-        key = name.upper().replace("-", "_")
-        key = key if key in {"CONTENT_LENGTH", "CONTENT_TYPE"} else f"HTTP_{key}"
-        if key not in environ and "_" not in name:
-            environ[key] = value
-        elif value and "_" not in name:
-            environ[key] += f", {value}"
-    if encoded is not None:
-        environ["HTTP_TRANSFER_ENCODING"] = "chunked"
-    head = "\r\n".join(lines).encode("latin-1")
-    return Request(head + (body if encoded is None else encoded), environ)
 
 
 class Stream(NamedTuple):
@@ -414,71 +357,6 @@ def instance(
             assert "Traceback" not in server.stderr
     finally:
         store.close()
-
-
-def test_what_is_refused_ends_the_connection(tmp_path: Path) -> None:
-    """Whole, in two pieces and byte by byte; nothing of it is stored."""
-    with instance(tmp_path) as pair:
-        for number, text in enumerate(REFUSED):
-            data = text.replace(b"NS", b"refused%d" % number)
-            distance = (len(data) // 120 + 1) * step(12)
-            for at in range(0, len(data), distance):
-                pieces = [data[:at], data[at:]]
-                pair.send(Stream(f"cut at {at}", [], pieces, data))
-            if len(data) < 400 and number % step(4) == 0:
-                pieces = [data[at : at + 1] for at in range(len(data))]
-                pair.send(Stream("byte by byte", [], pieces, data))
-
-
-WORDS: Final = (
-    "/a /a/b.json /.git /x/.git /a. /a..b /a.PNG // /0 /a/ /a//b /- /-a /--/ /-."
-    " /../-/x /a/../b /./a /.. /a/. /a/.. / /a%20b /a%ff /%80 /gr%c3%bcn.txt /%00 /a%0a"
-    " /a%0d%0a /a%7f /a%1f /a?b=c"
-)
-PATHS: Final = [*WORDS.split(), *("/" + "k" * (1024 + more) for more in (-1, 0, 1))]
-
-
-def asked(method: str, path: str, *fields: str) -> Request:
-    """Return a request; a PUT has a body."""
-    body = b"value" if method == "PUT" else b""
-    length = [f"Content-Length: {len(body)}"] if body else []
-    return make_request(method, path, ["Host: t", *fields, *length], body)
-
-
-def test_any_path_and_any_field_are_answered_alike(tmp_path: Path) -> None:
-    """With every method; of a key with a value, and of one without."""
-    methods = ("PUT", "GET", "HEAD", "DELETE", "GET", "HEAD")
-    with instance(tmp_path) as pair:
-        for path in PATHS:
-            pair.send(Stream(path, [asked(method, path) for method in methods]))
-        for field in FIELDS:
-            for kept in ([], ["Content-Type: a/b", "Content-Encoding: gzip"]):
-                put = asked("PUT", "/a.json", *kept)
-                more = [asked(m, "/a.json", field) for m in ("GET", "HEAD", *methods)]
-                pair.send(Stream(field, [put, *more]))
-        assert pair.tally["answers"] > 7 * len(FIELDS) + 3 * len(PATHS)
-
-
-ASKED: Final = "? ?b ?w=1&h=%20 ?b?? ?b/../c ?/. ?a/.b ?%2e%00 ?x.css ?+'\"<>[]{}|^`"
-QUERIED: Final = "/a /a.PNG /x/../a /a/.. /.git / //a /a%3Fb /a%0a /-/healthy http://h"
-
-
-@pytest.mark.parametrize("query", QUERIES)
-def test_any_query_is_answered_alike(tmp_path: Path, query: Query) -> None:
-    """With every method; of a key with a value, of one without, and of a large value."""
-    long = "/" + "k" * 1020
-    targets = [
-        path + asked for path in [*QUERIED.split(), long] for asked in ASKED.split(" ")
-    ] + [f"{long}?{'q' * more}" for more in (2, 3, 4)]
-    methods = ("PUT", "GET", "HEAD", "DELETE", "GET", "PROPFIND", "OPTIONS", "MKCOL")
-    with instance(tmp_path, query=query) as pair:
-        for target in targets:
-            pair.send(Stream(target, [asked(method, target) for method in methods]))
-            large = make_request(
-                *("PUT", target, ["Host: t", f"Content-Length: {VALUE_BYTES_MAX}"]),
-                bytes(VALUE_BYTES_MAX),
-            )
-            pair.send(Stream(target, [large, asked("GET", target)]))
 
 
 @pytest.mark.disk

@@ -139,6 +139,10 @@ class Talk(Wire):
         """Send bytes."""
         self.socket.sendall(data)
 
+    def shut(self) -> None:
+        """Send nothing more."""
+        self.socket.shutdown(socket.SHUT_WR)
+
     def read(self, method: str = "GET") -> Reply:
         """Read one answer, which may be a `100 Continue`."""
         line = self._answers.readline(1000)

@@ -36,24 +36,6 @@ def test_ready_is_503_while_the_disk_cannot_be_read() -> None:
         assert client.ask("GET", "/-/healthy").status == "200 OK"
 
 
-def test_other_methods_for_paths_of_the_operator_are_405(client: Client) -> None:
-    """A followed link or a crawler flushes nothing; nothing is stored."""
-    client.put("/key", b"value")
-    paths, methods = (
-        ("/-/", "/-/healthy", "/-/keys", "/-/x"),
-        ("PUT", "DELETE", "POST", "MKCOL"),
-    )
-    for path, method in product(paths, methods):
-        assert_error(client.ask(method, path, CONTENT_LENGTH="0"), 405, "GET, HEAD")
-        allowed = client.ask("OPTIONS", path).headers["Allow"]
-        assert allowed == "GET, HEAD, OPTIONS"
-    for (_, path), method in product(ACTIONS, ("GET", "HEAD", "PUT", "DELETE")):
-        answer = client.ask(method, path, HTTP_AUTHORIZATION="Bearer secret")
-        assert answer.status.startswith("405 ")
-        assert answer.headers["Allow"] == "POST, OPTIONS"
-    assert list(client.cache.records) == [b"key"]
-
-
 def test_actions_and_the_list_of_keys_need_the_token(store: Store) -> None:
     """Without one in the settings they are off; a wrong one changes nothing."""
     wrong = ("", "Bearer wrong", "Bearer", "Basic secret")

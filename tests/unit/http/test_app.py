@@ -23,91 +23,18 @@ from volcache.errors import (
 from volcache.store import Store
 
 
-def test_get_returns_the_stored_bytes(client: Client) -> None:
-    """A PUT is acknowledged, and a GET returns the same bytes, a HEAD the headers."""
-    for path, value in (("/a b/\xc3\xa9.json", b"value"), ("/empty", b"")):
-        put = client.put(path, value)
-        assert (put.status, put.body) == ("200 OK", b"")
-        got = client.ask("GET", path, QUERY_STRING="v=1")
-        assert (got.status, got.body) == ("200 OK", value)
-        for name in ("X-Position", "ETag"):
-            assert got.headers[name] == put.headers[name]
-        assert client.ask("HEAD", path).headers == got.headers
-    assert list(client.cache.records) == [b"a b/\xc3\xa9.json", b"empty"]
-
-
-def test_query_that_is_part_of_the_key_names_another_value() -> None:
-    """For every method; an empty one is none, and an encoded path is the same key."""
-    client = Client(FakeCache(), query="key")
-    for number, query in enumerate(("", "w=1", "w=%31", "?")):
-        client.put("/a", b"%d" % number, QUERY_STRING=query)
-    keys = [b"a", b"a?w=1", b"a?w=%31", b"a??"]
-    assert list(client.cache.records) == keys
-    for number, key in enumerate(keys):
-        query = key.partition(b"?")[2].decode()
-        for path, text in (("/a", query), (f"/{key.decode()}", "")):
-            for method, status in (("HEAD", 200), ("PROPFIND", 207)):
-                answer = client.ask(method, path, QUERY_STRING=text)
-                assert answer.status.startswith(str(status))
-            got = client.ask("GET", path, QUERY_STRING=text)
-            assert got.body == b"%d" % number
-    assert client.ask("DELETE", "/a", QUERY_STRING="w=1").status == "200 OK"
-    assert client.ask("GET", "/a", QUERY_STRING="w=1").status == "404 Not Found"
-    assert client.ask("GET", "/a", QUERY_STRING="").body == b"0"
-    # Together they are longer than a key may be.
-    for method in ("GET", "PUT", "DELETE"):
-        assert_error(client.ask(method, "/12345678901", QUERY_STRING="234567890"), 400)
-    assert client.ask("GET", "/-/healthy", QUERY_STRING="a=b").status == "200 OK"
-
-
-def test_query_that_is_refused_is_400() -> None:
-    """With every method; not for the operator, and not if it is empty."""
-    client = Client(FakeCache(), query="refuse")
-    client.put("/a", b"value")
-    for method in ("GET", "PUT", "DELETE", "PROPFIND", "MKCOL"):
-        answer = client.ask(method, "/a", QUERY_STRING="w=1")
-        assert_error(answer, 400, "query", "allowed is a path without a query", "%3F")
-    assert client.ask("HEAD", "/a", QUERY_STRING="w=1").status == "400 Bad Request"
-    assert client.ask("GET", "/a", QUERY_STRING="").body == b"value"
-    assert client.ask("GET", "/-/healthy", QUERY_STRING="a=b").status == "200 OK"
-
-
-def test_unknown_key_is_a_miss(client: Client) -> None:
-    """404 with X-Cache: MISS; for HEAD only the length of the text."""
-    for method in ("GET", "DELETE"):
-        answer = client.ask(method)
-        assert answer.headers["X-Cache"] == "MISS"
-        assert_error(answer, 404, "no value")
-    assert client.ask("HEAD").headers == client.ask("GET").headers
+def test_head_304_and_412_do_not_read_the_value(client: Client) -> None:
     client.put("/key", b"value")
-    assert client.ask("DELETE")[::2] == ("200 OK", b"")
-    assert client.ask("DELETE").status == client.ask("GET").status == "404 Not Found"
-
-
-def test_other_methods_are_not_allowed(client: Client) -> None:
-    """405 with Allow for any path; OPTIONS lists it: some use that as a health check."""
-    allowed = "GET, HEAD, PUT, DELETE, OPTIONS, PROPFIND, MKCOL"
-    for path in ("/", "*", "/key", None):
-        for method in ("POST", "PATCH", "TRACE", "CONNECT", "LOCK"):
-            answer = client.ask(method, path)
-            assert_error(answer, 405, method, allowed)
-            assert answer.headers["Allow"] == allowed
-        answer = client.ask("OPTIONS", path)
-        assert (answer.status, answer.headers["Allow"]) == ("200 OK", allowed)
-    assert_error(client.ask("POST", "/-/healthy"), 405, "GET, HEAD")
-
-
-def test_bad_key_is_refused(client: Client) -> None:
-    """400 for every method; nothing is stored. An empty path names the page."""
-    paths = ("/", None, "", "*", "/a\n", "/..", "/x/../-/healthy", "/" + 21 * "a")
-    methods = ("GET", "HEAD", "PUT", "DELETE", "PROPFIND", "MKCOL")
-    for method, path in product(methods, paths):
-        if path == "/" and method in methods[4:]:
-            continue  # It is a folder of WebDAV.
-        answer = client.ask(method, path, CONTENT_LENGTH="0")
-        assert answer.status == "400 Bad Request"
-    assert not client.cache.records
-    assert_error(client.ask("GET", "/"), 400, "it is empty", "page", "/-/")
+    client.now_ms += 2000
+    client.ask("HEAD")
+    for name, value in (
+        ("NONE_MATCH", "*"),
+        ("MODIFIED_SINCE", "Sat, 21 Nov 2026 09:00:02 GMT"),
+        ("MATCH", "x"),
+    ):
+        answer = client.ask("GET", "/key", b"", **{f"HTTP_IF_{name}": value})
+        assert answer.status[:3] in {"304", "412"}
+    assert client.cache.reads == 0
 
 
 # --- What goes wrong -------------------------------------------------------------

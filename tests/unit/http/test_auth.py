@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from base64 import b64encode
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from volcache.http.auth import given_token, refuse
+from volcache.http.auth import refuse
 from volcache.monitoring.requests import RequestStats
 from volcache.tokens import (
     ADDRESSES_MAX,
@@ -26,32 +25,6 @@ from volcache.tokens import (
 def clock() -> Mock:
     """Return a clock that stands still."""
     return Mock(return_value=1000.0)
-
-
-def basic(pair: bytes) -> str:
-    """Return the value of the header."""
-    return f"Basic {b64encode(pair).decode()}"
-
-
-def test_given_token_of_any_header_returns_its_bytes_or_none() -> None:
-    """None without a header, empty if there is no token in it."""
-    tokens: dict[str, tuple[bytes | None, bytes | None]] = {
-        "": (None, None),
-        "Bearer abc": (b"abc", b"abc"),
-        "BEARER  a b\t": (b"a b", b"a b"),
-        "Bearer \xc3\xa9": (b"\xc3\xa9", b"\xc3\xa9"),
-        basic(b"user:pass:word"): (b"", b"pass:word"),
-        basic(b":\xff\0"): (b"", b"\xff\0"),
-    }
-    wrong = (
-        *("Bearer", "Bearer \u20ac", "abc", "Digest abc", "Basic abc", "Basic \u20ac"),
-    )
-    tokens |= dict.fromkeys([*wrong, basic(b"user:"), basic(b"abc")], (b"", b""))
-    assert given_token({}, "bearer", "basic") is None
-    for header, found in tokens.items():
-        environ = {"HTTP_AUTHORIZATION": header}
-        only_bearer = given_token(environ, "bearer")
-        assert (only_bearer, given_token(environ, "bearer", "basic")) == found
 
 
 def test_token_is_compared_as_bytes() -> None:

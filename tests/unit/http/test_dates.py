@@ -15,6 +15,8 @@ from support.extent import examples
 from support.stores import open_store
 from support.wsgi_client import Answer, Client
 from volcache.cache import Cache
+from volcache.http.preconditions import parse_date
+from volcache.http.responses import format_date
 
 NINE_MS = 1_795_251_600_000  # 2026-11-21 09:00:00 UTC
 
@@ -152,3 +154,16 @@ def test_condition_with_any_date_is_true_for_one_value_only(
     steps: list[tuple[str, int]],
 ) -> None:
     play(steps)
+
+
+@pytest.mark.property
+@given(st.integers(0, 4_000_000_000))
+def test_parse_date_of_a_formatted_date_returns_its_second(seconds: int) -> None:
+    assert parse_date(format_date(seconds)) == seconds
+
+
+@pytest.mark.slow
+@pytest.mark.property
+@given(st.text(max_size=40) | st.from_regex(r"\w{3}, \d+ \w{3} \d+ [\d:]+ [+-]?\w+"))
+def test_parse_date_of_any_text_returns_a_date_or_none(text: str) -> None:
+    assert isinstance(parse_date(text), int | None)

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from support.fake_cache import FakeCache
-from support.wsgi_client import Answer, Client, assert_error
+from support.wsgi_client import Answer, Client
 
 # Long enough for all parts with their headers.
 VALUE: Final = bytes(range(256)) + b"\r\n--" + bytes(16_000)
@@ -48,26 +48,6 @@ def parts_of(answer: Answer) -> list[tuple[str, str, bytes]]:
     return found
 
 
-def test_get_with_several_ranges_returns_a_part_for_each(client: Client) -> None:
-    """In the order of the request; the other headers are those of the whole value."""
-    last = LENGTH - 1
-    whole = client.ask("GET").headers
-    for asked, places in {
-        "bytes=0-1,3-4": [(0, 1), (3, 4)],
-        "bytes=0-1, 2-3 ,\t4-5": [(0, 1), (2, 3), (4, 5)],
-        "bytes=2000-,0-0": [(2000, last), (0, 0)],
-        "BYTES=-1,5-9": [(last, last), (5, 9)],
-        "bytes=0-9,99999-,20-29,-0": [(0, 9), (20, 29)],
-    }.items():
-        answer = client.ask("GET", HTTP_RANGE=asked)
-        assert parts_of(answer) == [
-            ("text/x; a=\xe9", f"bytes {a}-{b}/{LENGTH}", VALUE[a : b + 1])
-            for a, b in places
-        ]
-        differ = {name: whole[name] for name in ("Content-Type", "Content-Length")}
-        assert answer.headers | differ == whole
-
-
 def test_get_with_more_than_64_ranges_returns_the_whole_value(client: Client) -> None:
     ranges = [f"{5 * number}-{5 * number + 3}" for number in range(RANGES_MAX)]
     assert (
@@ -75,27 +55,6 @@ def test_get_with_more_than_64_ranges_returns_the_whole_value(client: Client) ->
     )
     answer = client.ask("GET", HTTP_RANGE=f"bytes={','.join([*ranges, '340-340'])}")
     assert (answer.status, answer.body) == ("200 OK", VALUE)
-
-
-def test_get_with_one_satisfiable_range_returns_no_multipart(client: Client) -> None:
-    for asked in ("bytes=0-9,99999-", "bytes=-0,0-9", "bytes=0-9"):
-        answer = client.ask("GET", HTTP_RANGE=asked)
-        assert (answer.status, answer.body) == ("206 Partial Content", VALUE[:10])
-        assert answer.headers["Content-Range"] == f"bytes 0-9/{LENGTH}"
-
-
-def test_get_without_a_satisfiable_range_is_416(client: Client) -> None:
-    assert_error(
-        client.ask("GET", HTTP_RANGE="bytes=99999-,-0"), 416, f"{LENGTH} bytes"
-    )
-
-
-def test_ranges_that_overlap_or_are_malformed_are_ignored(client: Client) -> None:
-    """The whole value is returned, as RFC 9110 allows."""
-    overlapping = ("0-4,4-5", "4-5,0-4", "0-,-1", "0-1,8-9,0-1")
-    for asked in (*overlapping, "0-1,,3-4", "0-1,", "0-1,5-2", "0-1;3-4", "0-1,x"):
-        answer = client.ask("GET", HTTP_RANGE=f"bytes={asked}")
-        assert (answer.status, answer.body) == ("200 OK", VALUE)
 
 
 def test_get_with_random_ranges_returns_parts_or_the_whole_value(

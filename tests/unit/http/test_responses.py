@@ -9,7 +9,6 @@ import pytest
 
 from support.fake_cache import FakeCache
 from volcache import errors
-from volcache.http.content_types import content_type_of
 from volcache.http.responses import ValueHeaders, format_date, status_of, text_response
 from volcache.store.format import Record
 
@@ -70,20 +69,6 @@ def test_etag_depends_on_time_and_value(record: Record) -> None:
     assert len({record.etag, *(other.etag for other in others)}) == 3
 
 
-def test_hit_has_all_headers(record: Record) -> None:
-    """Without a stored type, the type is guessed."""
-    values = ValueHeaders(lambda: NOW_NS, lambda _expires_ms: 0)
-    values.update()
-    assert values.make(b"a/b.json", record) == [
-        *(("X-Position", "3,64,72"), ("X-Cache", "DISK"), ("ETag", record.etag)),
-        *(("Content-Type", "application/json"), ("Content-Length", "5")),
-        *(("Accept-Ranges", "bytes"), ("X-Content-Type-Options", "nosniff")),
-        ("Content-Security-Policy", "sandbox"),
-        ("Last-Modified", "Sat, 21 Nov 2026 09:00:01 GMT"),
-        ("Cache-Control", "no-cache"),
-    ]
-
-
 def test_update_sets_the_date_and_returns_the_rest_of_the_second() -> None:
     """The caller need not read the clock before the second ends."""
     values = ValueHeaders(lambda: NOW_NS + 300_000_000, lambda ms: ms)
@@ -94,17 +79,3 @@ def test_update_sets_the_date_and_returns_the_rest_of_the_second() -> None:
 def test_time_after_the_year_9999_is_a_date() -> None:
     """It gives a date on the last day."""
     assert format_date(2**62).startswith("Fri, 31 Dec 9999 ")
-
-
-def test_type_is_guessed_from_the_last_suffix() -> None:
-    """In any case, before a query if it has one; an unknown one is octet-stream."""
-    for key, kind in (
-        (b"a.PNG", "image/png"),
-        (b"a.tar.gz", "application/gzip"),
-        (b"\xff.html", "text/html"),
-        (b"a.png?w=1.5", "image/png"),
-        (b"a.png?v=b.css", "image/png"),
-        (b"a?.png", "image/png"),
-        *((key, "application/octet-stream") for key in (b"a.d/b", b"a", b".")),
-    ):
-        assert content_type_of(key, b"") == kind

@@ -1,13 +1,12 @@
-"""commands.txt says what each command answers: an instance does, and memcached does."""
+"""memcached.txt says what each command answers: an instance does, and memcached does."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import reduce
 from itertools import groupby
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import pytest
 
@@ -15,10 +14,10 @@ from support import binary_protocol as wire
 from support.memcache_talk import Talk
 from support.memcache_twins import VALUE_SIZE, Theirs
 from support.memcached import MemcachedProcess
+from support.rows import Row, expanded, read_rows
 from support.stores import FakeClock
 from volcache.access import Access
 
-PATH: Final = Path(__file__).with_name("commands.txt")
 KEYS: Final = (b"a", b"b", b"c", b"x", b"viv", b"none")
 # What is sent last, and how the reply to it ends.
 END: Final = (b"mg END_OF_ROW k\r\n", b"EN kEND_OF_ROW\r\n")
@@ -28,45 +27,13 @@ END_IN_BINARY: Final = (
 )
 
 
-class Row(NamedTuple):
-    """What happens to an empty store: lines, each with its mark."""
-
-    name: str
-    lines: list[tuple[str, str]]
-
-    def is_of_memcached(self) -> bool:
-        """Whether memcached answers it, and at once."""
-        marks = {mark for mark, _ in self.lines}
-        return not marks & {"+", "t"} and ("m", "-") not in self.lines
+def is_of_memcached(row: Row) -> bool:
+    """Whether memcached answers it, and at once."""
+    marks = {mark for mark, _ in row.lines}
+    return not marks & {"+", "t"} and ("m", "-") not in row.lines
 
 
-def expanded(line: str) -> str:
-    """Return a line with its repetitions and escapes."""
-    line = re.sub(r"\{([^{}]+?)\*(\d+)\}", lambda found: found[1] * int(found[2]), line)
-    return line.encode("latin-1").decode("unicode_escape")
-
-
-def read_rows() -> Iterator[Row]:
-    """Yield a row for each alternative."""
-    text = re.sub(r"^#.*\n", "", PATH.read_text(), flags=re.MULTILINE)
-    for block in re.split(r"\n\n+", text.strip()):
-        name, *lines = block.split("\n")
-        pairs = [(line.split(" ")[0], line.partition(" ")[2]) for line in lines]
-        rest = [pair for pair in pairs if pair[0] != "@"]
-        given = [line for mark, line in pairs if mark == "@"]
-        if not any(" => " in line for line in given):
-            given = [one for line in given for one in line.split(" | ")]
-        for one in given or [""]:
-            sent, _, answer = one.partition(" => ")
-            values = (("{}", sent), ("{=}", answer), ("{#}", f"{len(expanded(sent))}"))
-            filled = [
-                (mark, reduce(lambda line, pair: line.replace(*pair), values, line))
-                for mark, line in rest
-            ]
-            yield Row(f"{name} [{one}]" if given else name, filled)
-
-
-ROWS: Final = list(read_rows())
+ROWS: Final = list(read_rows(Path(__file__).with_name("memcached.txt")))
 
 # --- The binary protocol ---------------------------------------------------------------
 
@@ -226,7 +193,7 @@ def test_an_instance_answers_as_the_row_says(talk: Talk, row: Row) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "row",
-    [row for row in ROWS if row.is_of_memcached()],
+    [row for row in ROWS if is_of_memcached(row)],
     ids=lambda row: row.name[:100],
 )
 def test_memcached_answers_as_the_row_says(theirs: Theirs, row: Row) -> None:
