@@ -66,7 +66,9 @@ class Exchange:
     def __init__(self, row: Row, name: str, mark: str, surface: Surface) -> None:
         """`name` is that of the keys of this row alone."""
         self._mark, self._surface = mark, surface
-        self._known = {"k": name}
+        # Tokens as the bytes that a client sends, each as a character.
+        sent = {n: t.encode().decode("latin-1") for n, t in surface.settings.items()}
+        self._known = {n: t.replace("\\", r"\\") for n, t in sent.items()} | {"k": name}
         self._lines = row.lines
         self._asked, self._method = "", ""
         self._reply: Reply | None = None  # not compared yet
@@ -113,7 +115,7 @@ class Exchange:
             self._known |= {"tag": tag, "now": headers["Date"]}
 
     def _filled(self, line: str) -> str:
-        return re.sub(r"\$(k|[a-z]+)", lambda found: self._known[found[1]], line)
+        return re.sub(r"\$(k|[a-z_]+)", lambda found: self._known[found[1]], line)
 
     def _send(self, connection: Connection, mark: str, line: str) -> None:
         assert self._reply is None or self._reply.status == 200, self._reply
@@ -173,7 +175,7 @@ class Exchange:
     def _is_like(self, expected: str, found: str) -> bool:
         """Compare; what has no value yet gets it."""
         pattern = re.escape(expanded(expected)).replace(r"\.\.\.", ".*")
-        for name in dict.fromkeys(re.findall(r"\\\$(k|[a-z]+)", pattern)):
+        for name in dict.fromkeys(re.findall(r"\\\$(k|[a-z_]+)", pattern)):
             known = name in self._known
             first = re.escape(self._known[name]) if known else f"(?P<{name}>.+)"
             pattern = pattern.replace(rf"\${name}", first)

@@ -20,57 +20,8 @@ HIDDEN = {
     name: (SOURCE / name).read_text() for name in ("volcache/show-instance.conf",)
 }
 METHODS = ["GET", "HEAD", "PUT", "DELETE", "PROPFIND"]
-HOST, CLOSE = b"Host: t", b"Connection: close"
 CHUNKED = b"Transfer-Encoding: chunked"
 LARGE = 1 + (64 << 20)
-
-
-def get(*lines: bytes, line: bytes = b"GET /a HTTP/1.1") -> bytes:
-    """Return a request with these headers on a connection that is closed after it."""
-    return b"\r\n".join([line, *lines, CLOSE, b"", b""])
-
-
-def put(*lines: bytes) -> bytes:
-    """Return the head of a request that stores a value."""
-    return b"\r\n".join([b"PUT /a HTTP/1.1", HOST, *lines, b"", b""])
-
-
-# Refused by nginx: 400 with the name of the standard, or another status and text.
-HEADS: list[tuple[bytes, int, str]] = [
-    (head, 400, "RFC 9112")
-    for head in (
-        b"nonsense\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # TLS.
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        get(),
-        get(HOST, HOST),
-        get(b"Host: a/b"),
-        get(b"Host : t"),
-        get(HOST, b"X Y: 1"),
-        get(HOST, b"X Y: 1", line=b"GET /-/#x HTTP/1.1"),
-        get(HOST, b"X: 1", b" 2"),
-        get(HOST, line=b"GET /a ICAP/1.0"),
-        get(HOST, line=b"GET /a%00 HTTP/1.1"),
-        get(HOST, line=b"GET /../a HTTP/1.1"),
-        get(HOST, line=b"GET /%zz HTTP/1.1"),
-        get(HOST, line=b"CONNECT a:1 HTTP/1.1"),
-        put(b"Content-Length: 1", b"Content-Length: 30") + b"x" + get(HOST),
-        put(b"Content-Length: 5", CHUNKED) + b"0\r\n\r\n" + get(HOST),
-        put(b"Content-Length: +4"),
-        put(b"Content-Length: 99999999999999999999"),
-        put(CHUNKED) + b"ffffffffffffffffff\r\n",
-        put(CHUNKED).replace(b"1.1", b"1.0"),
-    )
-] + [
-    (get(HOST, line=b"GET /a HTTP/9.9"), 505, "HTTP/1.1"),
-    (put(b"Transfer-Encoding: gzip"), 501, "only chunked"),
-    (put(b"Transfer-Encoding: xchunked") + b"0\r\n\r\n", 501, "only chunked"),
-    (get(HOST, line=b"GET /" + b"a" * 9000 + b" HTTP/1.1"), 414, "8 KiB"),
-    (get(HOST, b"X: " + b"x" * 9000), 431, "8 KiB"),
-    (get(HOST, *[b"X: " + b"x" * 999] * 50), 431, "32 KiB"),
-    (get(HOST, line=b"TRACE /a HTTP/1.1"), 405, "GET, HEAD, PUT"),
-    (get(HOST, line=b"GET /a#x HTTP/1.1"), 400, "%23"),
-]
 
 
 def text_of(reply: Reply) -> str:
@@ -92,19 +43,6 @@ def nginx(mode: dict[str, str], nginx_with: Callable[..., Nginx]) -> Nginx:
     return nginx_with(mode | HIDDEN)
 
 
-def test_malformed_head_is_refused_in_one_line(
-    nginx: Nginx, stub: StubInstance
-) -> None:
-    """And the connection is closed; the instance receives nothing."""
-    for data, status, text in HEADS:
-        with Wire(nginx.port) as wire:
-            assert wire.ask(data).count(b"HTTP/1.1 ") == 1, data[:80]
-        reply = send(nginx.port, data)
-        assert reply.status == status, data[:80]
-        assert text in text_of(reply), data[:80]
-    assert not stub.received
-
-
 def test_body_is_refused_in_one_line(nginx: Nginx, stub: StubInstance) -> None:
     """If it is too large with the limit, and before it was sent if its length is told."""
     length = b"Content-Length: %d\r\n" % LARGE
@@ -122,19 +60,6 @@ def test_body_is_refused_in_one_line(nginx: Nginx, stub: StubInstance) -> None:
             assert reply.status == status, (method, rest[:80])
             assert method == "HEAD" or text in text_of(reply), (method, rest[:80])
     assert not stub.received
-
-
-def test_other_methods_and_paths_are_refused_in_one_line(nginx: Nginx) -> None:
-    """405 with those that are allowed; 403 also for the paths of nginx's own texts."""
-    for method in ("POST", "PATCH", "COPY"):
-        reply = exchange(nginx.port, method, "/200", b"body")
-        assert reply.status == 405
-        assert reply.headers["Allow"] in text_of(reply)
-    for path in ("/-/healthy", "/-/error/413", "/-/error/x", "/-/"):
-        for method in ("GET", "PUT", "POST"):
-            reply = exchange(nginx.port, method, path, b"")
-            assert reply.status == 403
-            assert "/-/ is not reachable" in text_of(reply)
 
 
 def test_error_of_nginx_itself_is_one_line(nginx: Nginx, tmp_path: Path) -> None:
@@ -254,7 +179,7 @@ def test_body_of_a_refused_request_is_not_taken_for_a_request(
     """It is discarded; the next request on the connection is answered."""
     inner = request_bytes("GET", "/201")
     data = request_bytes("POST", "/200", inner) + request_bytes("PUT", "/-/x", inner)
-    last = get(HOST, line=b"GET /200 HTTP/1.1")
+    last = request_bytes("GET", "/200", None, "Connection: close")
     with Wire(nginx.port) as wire:
         wire.socket.settimeout(ANSWER_SECONDS)
         answer = wire.ask(data + last)

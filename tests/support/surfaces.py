@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Self
 
+from nginx_tokens import render
 from support.http_requests import Request
 from support.nginx import Nginx
 from support.ports import pick_port
@@ -288,11 +289,14 @@ class FrontByByte(Front):
 
 
 class BehindNginx(Served):
-    """An instance, asked through nginx."""
+    """An instance, asked through nginx, which has the same tokens."""
 
     def __enter__(self) -> Self:
         instance = f"127.0.0.1:{self.instances.port(self.settings)}"
-        self.port = self._stack.enter_context(Nginx(self.folder, [instance])).port
+        given = [self.settings.get(f"{kind}_token", "") for kind in ("read", "write")]
+        files = {"volcache/tokens.conf": render(*given)} if any(given) else {}
+        nginx = Nginx(self.folder, [instance], files=files)
+        self.port = self._stack.enter_context(nginx).port
         return self
 
 
