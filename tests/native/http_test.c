@@ -139,8 +139,8 @@ static void test_requests(void) {
 
 static void test_tokens(void) {
     vc_tokens tokens = {.right = {{"secret", 6}}, .count = 1};
-    vc_http_settings settings = {.answers = true, .slow_ns = INT64_MAX, .may_read = tokens};
-    vc_http_change(http, &settings);
+    vc_http_settings settings = {.answers = true, .may_read = tokens};
+    vc_http_change(http, &settings, INT64_MAX);
     CHECK(execute(make("GET /a", "Authorization: Bearer secret", "")) == VC_STEP_NEXT);
     CHECK(execute(make("GET /a", "Authorization: x", "")) == VC_STEP_FORWARD);
     /* The second of two is not compared: the application refuses both. */
