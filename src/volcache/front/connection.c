@@ -22,8 +22,7 @@ enum {
     CONNECTION_SLACK_BYTES = 32 << 20,
 };
 static const int64_t CONNECTION_SECOND_NS = 1000000000;
-/* The kernel reports room in a socket only after it was full: so nothing need be changed for it. */
-static const uint32_t CONNECTION_EVENTS = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+static const uint32_t CONNECTION_EVENTS = EPOLLIN | EPOLLRDHUP | EPOLLET;
 
 /* --- States --------------------------------------------------------------------------------- */
 
@@ -282,6 +281,15 @@ static ssize_t connection_send_now(vc_connection *c, const struct iovec *parts, 
     return sent;
 }
 
+/* Be told when there is room in the socket, from now on. Until it was full once, the loop does not
+ * ask for that: a Unix socket reports room whenever the other side has received something. */
+static bool connection_await_room(vc_connection *c) {
+    if (c->awaits_room) return true;
+    c->awaits_room = vc_loop_change(&c->home->loop, &c->watch, CONNECTION_EVENTS | EPOLLOUT);
+    if (!c->awaits_room) vc_connection_close(c);
+    return c->awaits_room;
+}
+
 bool vc_connection_send(vc_connection *c, const struct iovec *parts, unsigned count) {
     size_t total = 0, skipped = 0;
     for (unsigned i = 0; i < count; i++) total += parts[i].iov_len;
@@ -303,7 +311,7 @@ bool vc_connection_send(vc_connection *c, const struct iovec *parts, unsigned co
         memcpy(to, (char *)parts[i].iov_base + done, parts[i].iov_len - done);
         to += parts[i].iov_len - done;
     }
-    return true;
+    return connection_await_room(c);
 }
 
 bool vc_connection_flush(vc_connection *c) {
@@ -315,6 +323,8 @@ bool vc_connection_flush(vc_connection *c) {
         free(c->unsent);
         c->unsent = NULL;
         c->unsent_length = 0;
+    } else if (!connection_await_room(c)) {
+        return false;
     }
     return (!sent || vc_connection_progress(c, (size_t)sent)) && !c->unsent;
 }

@@ -62,6 +62,7 @@ struct vc_connection {
     bool is_queued;
     bool is_readable;           /* bytes may have arrived, or the end */
     bool has_ended;             /* the client's side, perhaps after bytes */
+    bool awaits_room;           /* the loop is told when there is room in its socket */
     bool closes;                /* when all is sent */
     bool is_broken;             /* by a call: it is to be closed at once */
     int64_t since_ns;           /* in this state */

@@ -229,7 +229,7 @@ static void turn_go_on(vc_connection *c) {
         return;
     }
     vc_connection_enter(c, c->stream->needed ? TURN_STATES[c->stream->at] : VC_IDLE);
-    vc_connection_queue(c);
+    if (turn_left(c) || c->is_readable) vc_connection_queue(c);
 }
 
 /* Wait for the rest of a request. */
