@@ -46,9 +46,8 @@ class PlainRecords:
         volume: Volume,
         start: int,
         end: int = _END,
-        *,
         window: int = _END,
-        has_lost: bool = False,
+        has_lost: bool = False,  # noqa: FBT001, FBT002
         **_: object,
     ) -> None:
         """Read the data file from the sector of the start on."""

@@ -32,9 +32,9 @@ from volcache.store.index_format import (
     encode_index_header,
     encode_segments,
 )
-from volcache.store.inventory import new_volume
-from volcache.store.manifest import PURGE, decode_manifest
+from volcache.store.manifest import PURGE
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
+from volcache.store.plan import new_volume
 from volcache.store.recovery import drop_volumes
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
@@ -137,12 +137,12 @@ class _Repair:
     def _repair_volume(self, volume: Volume) -> None:
         """Correct an index file; make room for a volume that has not been started."""
         name, directory = f"{INDEX}/{volume.id}", self._directory
-        header = self._store.inventory.headers.get(volume.id)
+        header = self._store.found.headers.get(volume.id)
         contents = self._store.contents[volume.seq]
         if volume.fd == NO_FILE and volume.id in directory.volume_ids():
             # Its last records may have no line yet, so the file must not be sealed.
             self._fail(name, f"not changed: {DATA}/{volume.id} cannot be opened")
-        elif volume.id not in self._store.inventory.rejected:
+        elif volume.id not in self._store.plan.rejected:
             with self._excused(name):
                 if header is not None and header.use != volume.use:
                     # What is in its place belongs elsewhere.
@@ -206,26 +206,24 @@ class _Repair:
 
     def _repair_manifest(self, volumes: list[Volume]) -> None:
         """Write META.txt again if it is not that of the volumes that stay."""
-        directory, inventory = self._directory, self._store.inventory
+        directory, plan = self._directory, self._store.plan
         listed = [self._listed(volume) for volume in volumes]
         listed.sort(key=lambda one: one.use.seq)
         if not any(one.use.ring is Ring.MAIN for one in listed):  # It was dropped.
             # Not in the place of a volume of ring probation that stays.
             place = max(self._store.outdated, key=lambda volume: volume.seq).id
-            listed.append(new_volume(place, self._store.newest_seq + 1))
-        found = decode_manifest(
-            directory.read(META) or b""
-        ) or inventory.manifest._replace(volumes=())
+            listed.append(new_volume(place, plan.manifest.active.seq + 1))
+        found = self._store.found.manifest or plan.manifest._replace(volumes=())
         before = {one.use for one in found.volumes}
         kept = {one.use for one in listed}
         if (
-            inventory.is_manifest_lost
+            plan.is_manifest_lost
             or self.written
             or kept != before
-            or (found.purges is None) != (inventory.manifest.purges is None)
+            or (found.purges is None) != (plan.manifest.purges is None)
         ):
-            manifest = inventory.manifest._replace(
-                mount_count=inventory.manifest.next_mount_count,
+            manifest = plan.manifest._replace(
+                mount_count=plan.manifest.next_mount_count,
                 boot=directory.boot,
                 volumes=tuple(listed),
             )
@@ -238,7 +236,7 @@ class _Repair:
 
     def _listed(self, volume: Volume) -> ListedVolume:
         """Return the line of a volume for META.txt."""
-        if volume.id in self._store.inventory.rejected:
+        if volume.id in self._store.plan.rejected:
             return self._store.listed[volume.use]  # A start compares the index file.
         line = volume.listed(is_open=self._store.is_active(volume))
         if line.is_open:
@@ -248,7 +246,7 @@ class _Repair:
 
     def _repair_purges(self) -> None:
         """Remove a PURGE.txt that cannot be used; META.txt no longer names it."""
-        found = self._store.inventory.purges
+        found = self._store.plan.purges
         if found.mismatch is None:
             return
         self._directory.remove_purges()

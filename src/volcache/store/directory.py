@@ -31,8 +31,14 @@ from volcache.store.files import (
     write_all,
 )
 from volcache.store.format import VERSION, VOLUME_ID_MAX
-from volcache.store.manifest import PURGE, encode_manifest, manifest_version
-from volcache.store.progress import Progress, decode_progress, encode_progress
+from volcache.store.manifest import (
+    PURGE,
+    Progress,
+    decode_progress,
+    encode_manifest,
+    encode_progress,
+    manifest_version,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,11 +14,12 @@ import mmap
 import os
 import resource
 import stat
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 # Reduced by the umask. Other users have no need to read values.
 _FILE_MODE: Final = 0o600
@@ -317,16 +318,23 @@ def write_all(fs: FileSystem, fd: int, data: bytes, offset: int) -> None:
         offset += written
 
 
+@contextmanager
+def reading(fs: FileSystem, path: str) -> Iterator[int]:
+    """Open a file to read it."""
+    fd = fs.open(path, create=False)
+    try:
+        yield fd
+    finally:
+        close_all(fs, [fd])
+
+
 def read_file(fs: FileSystem, path: str) -> bytes | None:
     """Return all bytes of a file, or None if it does not exist."""
     try:
-        fd = fs.open(path, create=False)
+        with reading(fs, path) as fd:
+            return read_range(fs, fd, 0, fs.stat(fd).st_size)
     except FileNotFoundError:
         return None
-    try:
-        return read_range(fs, fd, 0, fs.stat(fd).st_size)
-    finally:
-        close_all(fs, [fd])
 
 
 def read_range(fs: FileSystem, fd: int, start: int, end: int) -> bytes:

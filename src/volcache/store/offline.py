@@ -25,9 +25,10 @@ from volcache.store.directory import (
 from volcache.store.files import close_all
 from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX
 from volcache.store.index import Found
-from volcache.store.inventory import take_inventory
 from volcache.store.manifest import PURGE
+from volcache.store.mount_point import MountPoint
 from volcache.store.native import make_index
+from volcache.store.plan import plan_start
 from volcache.store.replay import Replay, expected_keys
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
@@ -51,7 +52,8 @@ class OfflineStore:
 
     Attributes:
         directory: The locked directory.
-        inventory: What it holds, see `inventory.py`.
+        found: What its files say, see `mount_point.py`.
+        plan: What a start does with it, see `plan.py`.
         volumes: The valid volumes, in the order of a replay.
         listed: Their lines in META.txt, by use.
         unusable: Files that cannot be used.
@@ -61,7 +63,7 @@ class OfflineStore:
 
     def __init__(self, directory: StoreDirectory, *, lenient: bool = False) -> None:
         """
-        Take the inventory.
+        StartPlan a start.
 
         Args:
             directory: Locked; closed with this.
@@ -73,26 +75,26 @@ class OfflineStore:
             OSError: META.txt cannot be read.
         """
         self.directory = directory
+        self._is_lenient = lenient
         self.unusable: list[Anomaly] = []
         self._descriptors: dict[int, int] = {}
         try:
             self._check_root()
             for volume in sorted(self._ids(INDEX) | self._ids(DATA)):
                 self._descriptors[volume] = self._open(volume)
-            # Without any volume, the inventory has volume 0 as the active one.
+            # Without any volume, the plan has volume 0 as the active one.
             self._descriptors.setdefault(0, NO_FILE)
-            self.inventory = take_inventory(
-                directory, self._descriptors, lenient=lenient
-            )
+            self.found = MountPoint(directory, self._descriptors)
+            self.plan = plan_start(self.found, is_lenient=lenient)
         except BaseException:
             self.close()
             raise
         what = f"header check failed, up to {VOLUME_HEADER_BYTES}"
-        for volume in self.inventory.damaged:
+        for volume in self.plan.damaged:
             self._add(f"{DATA}/{volume}", what)
-        self.volumes: list[Volume] = self.inventory.open_volumes(self._descriptors)
+        self.volumes: list[Volume] = self.plan.open_volumes(self.found)
         self._oldest = {one.use.ring: one for one in reversed(self.volumes)}
-        manifest = self.inventory.manifest
+        manifest = self.plan.manifest
         self.listed = {listed.use: listed for listed in manifest.volumes}
 
     @classmethod
@@ -112,7 +114,7 @@ class OfflineStore:
 
     def is_active(self, volume: Volume) -> bool:
         """Return whether a volume is one that would be written next."""
-        return volume.use in self.inventory.manifest.actives
+        return volume.use in self.plan.manifest.actives
 
     @property
     def length(self) -> int:
@@ -127,10 +129,10 @@ class OfflineStore:
         """Return an empty index for these volumes."""
         return make_index(
             self.directory.fs,
-            self.inventory.manifest.store_id,
+            self.plan.manifest.store_id,
             volumes=len(self.volumes),
             volume_bytes=max(self._lengths(), default=0),
-            expected=expected_keys(self.directory, self.volumes),
+            expected=expected_keys(self.found, self.volumes),
         )
 
     def replay(self) -> Index:
@@ -142,10 +144,10 @@ class OfflineStore:
             UnreadableVolumeError: The disk cannot be read where records may be.
         """
         index = self.make_index()
-        replay = Replay(self.inventory, index, RecoveryStats())
-        self.outdated = replay.run(self.volumes)
-        self.contents, self.newest_seq = replay.contents, replay.newest_seq
-        index.load_purges(self.inventory.purges.purges)
+        replay = Replay(self.found, self.plan, index, RecoveryStats())
+        self.outdated = replay.run(self.volumes, is_lenient=self._is_lenient)
+        self.contents = replay.contents
+        index.load_purges(self.plan.purges.purges)
         return index
 
     def check_of(
@@ -185,10 +187,10 @@ class OfflineStore:
         for volume in self.volumes:
             keys.add_volume(volume.seq)
             counts.volumes += volume.fd != NO_FILE
-            if volume.id in self.inventory.rejected:
+            if volume.id in self.plan.rejected:
                 continue  # None of its records belongs here.
             check = self.check_of(volume, index=keys, counts=counts)
-            for event in check.run(is_same_boot=self.inventory.is_same_boot):
+            for event in check.run(is_same_boot=self.plan.is_same_boot):
                 if not (isinstance(event, Anomaly) and event.file in unusable):
                     yield event
         counts.keys = keys.count
@@ -204,7 +206,7 @@ class OfflineStore:
             if volume in self.outdated:
                 continue
             check = self.check_of(volume, each=True)
-            for event in check.run(is_same_boot=self.inventory.is_same_boot):
+            for event in check.run(is_same_boot=self.plan.is_same_boot):
                 if isinstance(event, Found | Missing):
                     record = event.header if isinstance(event, Found) else event
                     place = index.find(record.key)
@@ -212,23 +214,21 @@ class OfflineStore:
                     yield volume, event, place is not None and place[:2] == at
 
     def _compare_files(self) -> Iterator[Anomaly]:
-        inventory = self.inventory
-        if inventory.is_manifest_lost:
+        found, plan = self.found, self.plan
+        if plan.is_manifest_lost:
             yield Anomaly("file", META, 0, "is missing or its checksum is wrong")
-        for volume_id in inventory.stale:
+        for volume_id in plan.stale:
             what = (
                 "the header is that of an earlier use; the present one was not written"
             )
             yield Anomaly("note", f"{DATA}/{volume_id}", 0, what)
-        for mismatch in dict.fromkeys(
-            chain(*inventory.rejected.values(), inventory.mismatches)
-        ):
-            yield Anomaly("file", mismatch.file, 0, str(mismatch))
-        for volume_id in inventory.foreign:
-            other = inventory.headers[volume_id].store_id
+        for file in dict.fromkeys(chain(*plan.rejected.values(), plan.mismatches)):
+            yield Anomaly("file", file, 0, str(plan.explain(found, file)))
+        for volume_id in plan.foreign:
+            other = found.headers[volume_id].store_id
             what = f"belongs to another store, {other:016x}"
             yield Anomaly("file", f"{DATA}/{volume_id}", 12, what)
-        if inventory.mismatches:
+        if plan.mismatches:
             yield Anomaly("file", META, 0, "a server refuses to start with these files")
 
     def _check_root(self) -> None:

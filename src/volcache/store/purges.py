@@ -227,23 +227,23 @@ class FoundPurges(NamedTuple):
 
 
 def compare_purges(
-    data: bytes | None, manifest: Manifest, *, is_manifest_lost: bool
+    file: PurgeFile | None, manifest: Manifest, *, exists: bool, is_manifest_lost: bool
 ) -> FoundPurges:
     """
     Compare PURGE.txt with META.txt.
 
     Args:
-        data: The file; None if there is none.
+        file: What it says; None if it is missing or damaged.
         manifest: META.txt.
+        exists: It is not missing.
         is_manifest_lost: It was rebuilt, and cannot name the file.
     """
     listed = manifest.purges
     if not manifest.mount_count:  # A new store: nothing can have been purged.
-        return FoundPurges(exists=data is not None)
-    file = None if data is None else decode_purges(data)
+        return FoundPurges(exists=exists)
     lost_seq = manifest.active.seq if is_manifest_lost else 0
     doubtful_seq = lost_seq if listed is None else listed.seq
-    if data is None and listed is None:
+    if not exists and listed is None:
         return FoundPurges()
     if file is not None and file.store_id == manifest.store_id:
         if not file.is_torn if is_manifest_lost else file.may_follow(listed):
@@ -252,12 +252,12 @@ def compare_purges(
         if listed is None and not (needed or is_manifest_lost):
             return FoundPurges(exists=True)  # It was left when the list became empty.
         doubtful_seq = max(doubtful_seq, file.listed.seq)
-    text = "none" if data is None else "a damaged file"
+    text = "a damaged file" if exists else "none"
     if file is not None and not (file.is_torn and file.store_id == manifest.store_id):
         text = f"{_name(file.listed)} of store {file.store_id:016x}"
     expected = f"{_name(listed)} of store {manifest.store_id:016x}"
     mismatch = Mismatch(PURGE, expected, text)
-    return FoundPurges(None, data is not None, mismatch, doubtful_seq)
+    return FoundPurges(None, exists, mismatch, doubtful_seq)
 
 
 def _name(listed: ListedPurges | None) -> str:

@@ -1,7 +1,8 @@
 """
 Recovery: open a mount point at startup.
 
-1. Open the data files and take an inventory (`inventory.py`): nothing is changed.
+1. Open the data files, read what the files say (`mount_point.py`), and derive what is kept,
+   rebuilt or refused (`plan.py`): nothing is changed.
 2. Replay the volumes into the index, ring probation and then ring main, each oldest first,
    so that later entries win (see `eviction.py`): the entries of the index file, then the
    records after the last entry, found by a scan.
@@ -16,11 +17,12 @@ outdated is never served. If it is not known which keys a volume had, it and all
 of its ring are dropped. Where a file was replaced, or where the disk does not answer, the
 start is refused instead, because the records may still be recovered.
 
-What is known of volumes has five types:
+What is known of volumes has six types:
 
 - `VolumeUse`: which use of which volume: id, sequence number, ring and salt;
 - `ListedVolume`: what META.txt or an index file says of a use: how far it was written;
-- `StoreInventory`: what all files say before records are read, and which belong together;
+- `MountPoint`: what all files say before records are read;
+- `StartPlan`: which of them belong together;
 - `Volume`: a use whose records can be read, and appended to while it is active;
 - `Recovered`: all valid volumes with their index, as `Store` and `CircularLog` get them.
 """
@@ -36,9 +38,10 @@ from typing import TYPE_CHECKING
 from volcache.errors import MountPointError
 from volcache.store.files import close_all, is_short
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring, Segment
-from volcache.store.inventory import new_volume, take_inventory
 from volcache.store.manifest import PURGE
+from volcache.store.mount_point import MountPoint
 from volcache.store.native import make_index
+from volcache.store.plan import new_volume, plan_start
 from volcache.store.purges import encode_purges, purges_since
 from volcache.store.replay import Replay, expected_keys
 from volcache.store.rings import Recovered
@@ -99,7 +102,7 @@ class _Recovery:
         options: LogOptions,
         clock: Clock,
     ) -> None:
-        """Take the inventory; `descriptors` are those of the data files."""
+        """StartPlan the start; `descriptors` are those of the data files."""
         self._directory = directory
         self._clock = clock
         # Ring probation is written only with a policy.
@@ -109,45 +112,41 @@ class _Recovery:
             self._volume_num = volume_num = max(volume_num, len(descriptors))
         lengths = (directory.fs.stat(fd).st_size for fd in descriptors.values())
         longest = max(options.volume_size, 0, *lengths)
-        inventory = self._inventory = take_inventory(directory, descriptors)
-        found = inventory.open_volumes(descriptors)
-        self._dropped = self._oldest_first(found)[: max(0, len(found) - volume_num)]
-        volumes = [volume for volume in found if volume not in self._dropped]
-        self._state = Recovered(
-            inventory.manifest,
-            descriptors,
-            volumes,
-            inventory.manifest.active.seq,
-            make_index(
-                directory.fs,
-                inventory.manifest.store_id,
-                volumes=volume_num,
-                volume_bytes=longest,
-                expected=expected_keys(directory, volumes),
-            ),
-            inventory.purges.purges,
+        found = self._found = MountPoint(directory, descriptors)
+        plan = self._plan = plan_start(found)
+        listed = plan.open_volumes(found)
+        self._dropped = self._oldest_first(listed)[: max(0, len(listed) - volume_num)]
+        volumes = [volume for volume in listed if volume not in self._dropped]
+        index = make_index(
+            directory.fs,
+            plan.manifest.store_id,
+            volumes=volume_num,
+            volume_bytes=longest,
+            expected=expected_keys(found, volumes),
+        )
+        newest_seq, purges = plan.manifest.active.seq, plan.purges.purges
+        state = self._state = Recovered(
+            plan.manifest, descriptors, volumes, newest_seq, index, purges
         )
         self._spill = Spill(directory.index)
-        self._replay = Replay(
-            inventory, self._state.index, self._state.recovery, self._spill
-        )
+        self._replay = Replay(found, plan, index, state.recovery, self._spill)
 
     def run(self) -> Recovered:
         """Replay, then write what the next start needs."""
-        state, inventory = self._state, self._inventory
+        state, plan = self._state, self._plan
         try:
             self._replay_volumes()
             self._prepare_files()
             self._write_files()
         finally:
             self._spill.close()
-        if inventory.purges.exists and state.manifest.purges is None:
+        if plan.purges.exists and state.manifest.purges is None:
             with suppress(OSError):  # META.txt does not name it.
                 self._directory.remove_purges()
         # A copy in memcached of what was purged has lost the record it was compared with.
-        has_all = len(state.purges) == len(inventory.purges.purges)
+        has_all = len(state.purges) == len(plan.purges.purges)
         if has_all and not self._replay.unclean:
-            state.hot = inventory.manifest.hot
+            state.hot = plan.manifest.hot
         state.newest_seq = max(state.volumes[-1].seq, state.newest_seq)
         return state
 
@@ -177,24 +176,24 @@ class _Recovery:
         state.volumes.sort(key=lambda volume: volume.seq)
 
     def _count_findings(self) -> None:
-        """Count and log what the inventory has found wrong in the volumes that are kept."""
-        inventory, recovery = self._inventory, self._state.recovery
+        """Count and log what the plan says is wrong in the volumes that are kept."""
+        found, plan, recovery = self._found, self._plan, self._state.recovery
         kept = {volume.id for volume in self._state.volumes}
-        if inventory.is_manifest_lost:
+        if plan.is_manifest_lost:
             recovery.count_meta_lost()
-        for volume in inventory.foreign:
+        for volume in plan.foreign:
             _logger.warning(
                 "recovery.foreign_volume volume=%d store=%016x expected=%016x",
                 volume,
-                inventory.headers[volume].store_id,
-                inventory.manifest.store_id,
+                found.headers[volume].store_id,
+                plan.manifest.store_id,
             )
-        for rejected in chain(*inventory.rejected.values()):
-            recovery.count_rejected(*rejected)
-        for volume in kept.intersection(inventory.damaged):
+        for file in chain(*plan.rejected.values()):
+            recovery.count_rejected(*plan.explain(found, file))
+        for volume in kept.intersection(plan.damaged):
             recovery.count_damage("header", volume, 0, VOLUME_HEADER_BYTES)
-        for volume in kept.intersection(inventory.stale):
-            recovery.count_stale(volume, inventory.headers[volume].use.seq)
+        for volume in kept.intersection(plan.stale):
+            recovery.count_stale(volume, found.headers[volume].use.seq)
 
     def _oldest_first(self, volumes: list[Volume]) -> list[Volume]:
         """Return volumes in the order in which they have to be dropped."""
@@ -211,7 +210,7 @@ class _Recovery:
 
     def _may_be_outdated(self, volume: Volume) -> bool:
         """Return whether ring main may have newer records of the keys of a volume."""
-        first = self._inventory.manifest.probation_first
+        first = self._plan.manifest.probation_first
         return volume.use.ring is Ring.PROBATION and volume.seq <= first
 
     def _newest(self, volumes: list[Volume]) -> list[Volume]:
@@ -247,15 +246,14 @@ class _Recovery:
         META.txt be lost, they must not be taken for valid ones. Those whose id is above the
         limit give back their space.
         """
-        directory, inventory = self._directory, self._inventory
-        descriptors = self._state.descriptors
-        for volume in sorted(set(descriptors) - listed - set(inventory.foreign)):
+        directory, descriptors = self._directory, self._state.descriptors
+        for volume in sorted(set(descriptors) - listed - set(self._plan.foreign)):
             fd = descriptors[volume]
             try:
                 directory.remove_index_file(volume)
                 if volume >= self._volume_num:
                     directory.fs.truncate(fd, 0)
-                elif volume in inventory.headers:
+                elif volume in self._found.headers:
                     directory.fs.pwritev(fd, [bytes(VOLUME_HEADER_BYTES)], 0)
             except OSError as error:
                 self._state.stats.count_write_error(error)
@@ -270,7 +268,7 @@ class _Recovery:
                 if not volume.is_sealed:
                     # Nothing is appended to one that is rejected. Unless its index file
                     # is sealed, a start after a kill would not know that it is complete.
-                    is_rejected = volume.id in self._inventory.rejected
+                    is_rejected = volume.id in self._plan.rejected
                     seal = is_rejected or volume not in actives
                     self._complete_index_file(volume, seal=seal)
             for active in actives:
@@ -291,21 +289,21 @@ class _Recovery:
         A power loss may also leave a volume that is sealed with the header of an earlier
         use. It is written again: otherwise the next start would take it for a replaced one.
         """
-        inventory, volumes = self._inventory, self._state.volumes
+        plan, volumes = self._plan, self._state.volumes
         newest = {volume.use.ring: volume for volume in volumes}.values()
         last_salts = dict.fromkeys(Ring, 0)
         for volume in volumes:
             previous_salt = last_salts[volume.use.ring]
             last_salts[volume.use.ring] = volume.salt
-            if volume not in newest and volume.id not in inventory.stale:
+            if volume not in newest and volume.id not in plan.stale:
                 continue
-            header = inventory.headers.get(volume.id)
-            if volume.id in inventory.rejected:
+            header = self._found.headers.get(volume.id)
+            if volume.id in plan.rejected:
                 volume.retire()
             elif header is None or header.use != volume.use:
                 volume.start(
                     self._clock.now_ms(),
-                    mount_count=inventory.manifest.next_mount_count,
+                    mount_count=plan.manifest.next_mount_count,
                     oldest_seq=volumes[0].seq,
                     previous_salt=previous_salt,
                 )
@@ -354,7 +352,7 @@ class _Recovery:
                 return
 
     def _new_manifest(self, actives: list[Volume]) -> Manifest:
-        before, volumes = self._inventory.manifest, self._state.volumes
+        before, volumes = self._plan.manifest, self._state.volumes
         probation = [v.seq for v in volumes if v.use.ring is Ring.PROBATION]
         first = before.probation_first
         if probation and Ring.PROBATION not in self._rings:
@@ -379,7 +377,7 @@ class _Recovery:
         If META.txt does not name it, the last purge was not acknowledged, and what it
         covers may have been copied to newer volumes since: it is needed longer.
         """
-        file, before = self._inventory.purges.file, self._inventory.manifest.purges
+        file, before = self._plan.purges.file, self._plan.manifest.purges
         volumes = self._state.volumes
         needed = () if file is None else purges_since(file.purges, volumes[0].seq)
         self._state.purges = needed

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from volcache.errors import MismatchedFilesError, UnreadableVolumeError
 from volcache.store.directory import INDEX
-from volcache.store.files import close_all, read_range
+from volcache.store.files import read_range, reading
 from volcache.store.format import (
     CLOCK_END,
     RECORD_PREFIX_BYTES_MAX,
@@ -25,21 +25,17 @@ from volcache.store.format import (
     decode_header,
 )
 from volcache.store.index import Found, Gap, Run, Unreadable
-from volcache.store.inventory import text_of
-from volcache.store.manifest import Mismatch
 from volcache.store.native import Records
 from volcache.store.volume import HEAD_BYTES, NO_FILE, IndexContents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from volcache.store.directory import StoreDirectory
     from volcache.store.files import FileSystem
     from volcache.store.format import RecordHeader, VolumeUse
     from volcache.store.index import Loaded
-    from volcache.store.inventory import StoreInventory
     from volcache.store.manifest import ListedVolume
+    from volcache.store.mount_point import MountPoint
     from volcache.store.native import Index
+    from volcache.store.plan import StartPlan
     from volcache.store.spill import Spill
     from volcache.store.stats import RecoveryStats
     from volcache.store.volume import Volume
@@ -51,34 +47,24 @@ _logger = logging.getLogger("volcache.store")
 # wider hole are never valid again: the next mount writes with another salt.
 _TAIL_WINDOW_BYTES: Final = 64 * 2**20
 WHOLE_VOLUME: Final = 2**62
-_SAMPLE_BYTES: Final = 2**16  # of each file
+_SAMPLE_BYTES: Final = 2**16  # of a volume
 _STEP_BYTES: Final = 2**19  # of records, whose entries are in memory at once
 
 
-def expected_keys(directory: StoreDirectory, volumes: list[Volume]) -> int:
-    """Return about how many entries the volumes have, from samples of their files."""
-    fs, estimate, sampled, lines, length = directory.fs, 0, 0, 0, 0
+def expected_keys(found: MountPoint, volumes: list[Volume]) -> int:
+    """Return about how many entries the volumes have."""
+    expected = 0
     for volume in volumes:
-        try:
-            fd = fs.open(directory.index_path(volume.id), create=False)
-            try:
-                size, sample = fs.stat(fd).st_size, fs.pread(fd, _SAMPLE_BYTES, 0)
-            finally:
-                close_all(fs, [fd])
-        except OSError:
+        if volume.id in found.lines:
+            expected += found.lines[volume.id]
+        elif volume.fd != NO_FILE:
             with suppress(OSError):
-                estimate += _expected_records(fs, volume)
-            continue
-        length += size
-        lines += sample.count(b"\n")
-        sampled += len(sample)
-    return estimate + (length * lines // sampled if sampled else 0)
+                expected += _expected_records(found.directory.fs, volume)
+    return expected
 
 
 def _expected_records(fs: FileSystem, volume: Volume) -> int:
     """Return about how many records a volume has, by the size of the first ones."""
-    if volume.fd == NO_FILE:
-        return 0
     end = VOLUME_HEADER_BYTES
     records = Records(fs, volume, end, _SAMPLE_BYTES, has_values=False)
     found = [event.header.size for event in records if isinstance(event, Found)]
@@ -99,34 +85,24 @@ def is_whole(found: Loaded, listed: ListedVolume) -> bool:
     return ends == (listed.end, listed.index_checksum) and found.checksum is not None
 
 
-def tail_of(  # noqa: PLR0913 - By keyword.
-    fs: FileSystem,
-    volume: Volume,
+def tail_of(
     listed: ListedVolume,
     contents: IndexContents,
     *,
     is_active: bool,
     is_same_boot: bool,
-    step: int,
-    index: Index | None = None,
-    adds_entries: bool = False,
-) -> Records:
+) -> tuple[int, int, int, bool]:
     """
-    Return the records behind the last entry, up to the end in META.txt, if it is known.
+    Return where records without an entry are: what `Records` takes after the volume.
 
-    See `Records` for the last three.
+    That is behind the last entry, up to the end in META.txt, if it is known.
     """
     is_short = is_active and contents.is_whole
-    return Records(
-        fs,
-        volume,
+    return (
         contents.found.volume_end,
         listed.end or WHOLE_VOLUME,
-        window=_TAIL_WINDOW_BYTES if is_short else WHOLE_VOLUME,
-        has_lost=listed.may_have_lost(is_same_boot=is_same_boot),
-        step=step,
-        index=index,
-        adds_entries=adds_entries,
+        _TAIL_WINDOW_BYTES if is_short else WHOLE_VOLUME,
+        listed.may_have_lost(is_same_boot=is_same_boot),
     )
 
 
@@ -138,14 +114,14 @@ class Replay:
         contents: The valid part of each index file, read to the end, by sequence number.
         unclean: Active volumes that the last process has not closed, or whose files are
             not as it left them.
-        newest_seq: The highest sequence number that any file names.
         latest_us: The latest time found from which the clock may continue, microseconds
             since the epoch.
     """
 
     def __init__(
         self,
-        inventory: StoreInventory,
+        found: MountPoint,
+        plan: StartPlan,
         index: Index,
         recovery: RecoveryStats,
         spill: Spill | None = None,
@@ -154,17 +130,18 @@ class Replay:
         Begin with nothing.
 
         Args:
-            inventory: Has the directory.
+            found: The mount point.
+            plan: Of the start.
             index: Is filled.
             recovery: Counts what is found.
             spill: Gets the entries of scanned records when they are many.
         """
-        self._directory = inventory.directory
-        self._inventory = inventory
+        self._directory = found.directory
+        self._plan = plan
         self._index = index
         self._recovery = recovery
         self._spill = spill
-        manifest = inventory.manifest
+        manifest = plan.manifest
         self._listed = {listed.use.seq: listed for listed in manifest.volumes}
         self.contents: dict[int, IndexContents] = {}
         self._volumes: dict[int, Volume] = {}  # replayed, by sequence number
@@ -172,15 +149,14 @@ class Replay:
         self.unclean = set(self._actives)
         self._unreadable: list[UnreadableVolumeError] = []
         self._unknown: list[VolumeUse] = []  # volumes of which not all keys are known
-        self.newest_seq = manifest.active.seq
+        self._mismatches: list[str] = []  # files, found by reading the volumes
+        lines = self._directory.progress
+        times = [line.time_us for line in lines if line.store_id == manifest.store_id]
         self.latest_us = 0
-        self._see(manifest.time_us)
-        self._see(inventory.purges.newest_us)
-        for line in inventory.directory.progress:
-            if line.store_id == manifest.store_id:
-                self._see(line.time_us)
+        for time_us in (manifest.time_us, plan.purges.newest_us, *times):
+            self._see(time_us)
 
-    def run(self, volumes: list[Volume]) -> list[Volume]:
+    def run(self, volumes: list[Volume], *, is_lenient: bool = False) -> list[Volume]:
         """
         Set the positions of all records of volumes in the index.
 
@@ -188,7 +164,8 @@ class Replay:
         are its pending entries.
 
         Args:
-            volumes: In the order of `StoreInventory.open_volumes`.
+            volumes: In the order of `StartPlan.open_volumes`.
+            is_lenient: Leave out volumes that do not fit, and all that may be older.
 
         Returns:
             Those that may have outdated records; they are not in the index.
@@ -200,22 +177,16 @@ class Replay:
         for volume in volumes:
             self._replay_volume(volume)
         self._index.end_load()
-        if mismatches := self._inventory.mismatches:
-            files = (mismatch.file for mismatch in mismatches)
-            raise MismatchedFilesError(self._directory.root, files)
+        mismatches = self._plan.mismatches + ([] if is_lenient else self._mismatches)
+        if mismatches:
+            raise MismatchedFilesError(self._directory.root, mismatches)
         if self._unreadable:
             raise self._unreadable[0]
-        bounds = self._inventory.manifest.outdated_bounds(self._unknown)
+        bounds = self._plan.manifest.outdated_bounds(self._unknown)
         unknown = [v for v in volumes if v.seq < bounds[v.use.ring]]
         for volume in unknown:
             self._index.reclaim(volume.seq)
         return unknown
-
-    def _refuse(self, uses: Iterable[VolumeUse], *mismatches: Mismatch) -> None:
-        """Refuse the start, or else drop volumes and all that may be older."""
-        self._unknown += uses
-        if not self._inventory.is_lenient:
-            self._inventory.mismatches += mismatches
 
     def _replay_volume(self, volume: Volume) -> None:
         self._index.add_volume(volume.seq)
@@ -224,8 +195,10 @@ class Replay:
         self._volumes[volume.seq] = volume
         listed = self._listed[volume.seq]
         contents = self.contents[volume.seq] = self._replay_entries(volume)
-        self._check_name(volume, contents)
         found = contents.found
+        if found.is_of_clone:
+            self._mismatches.append(f"{INDEX}/{volume.id}")
+            self._unknown.append(volume.use)
         end, scanned = found.volume_end, self._recovery.scanned
         if not is_whole(found, listed):
             end, has_gap = self._replay_tail(volume, contents)
@@ -245,13 +218,10 @@ class Replay:
         fs, path = self._directory.fs, self._directory.index_path(volume.id)
         name, segments = volume.index_name, volume.segments
         try:
-            fd = fs.open(path, create=False)
-            try:
+            with reading(fs, path) as fd:
                 head = read_range(fs, fd, 0, HEAD_BYTES)
                 contents = IndexContents(head, name, segments)
                 contents.replay(self._index, fs, fd)
-            finally:
-                close_all(fs, [fd])
         except FileNotFoundError:
             return IndexContents(b"", name, segments)
         except OSError as error:
@@ -262,34 +232,23 @@ class Replay:
         self._recovery.entries += contents.found.entries
         return contents
 
-    def _check_name(self, volume: Volume, contents: IndexContents) -> None:
-        """Find out whether an index file is newer than META.txt, or from a copy."""
-        file, manifest = f"{INDEX}/{volume.id}", self._inventory.manifest
-        other, newest = contents.other_use, manifest.active.seq
-        if other is not None and other.seq > newest:
-            self.newest_seq = max(self.newest_seq, other.seq)
-            found = text_of(other, manifest.store_id)
-            self._refuse(self._actives, Mismatch(file, f"at most seq {newest}", found))
-        if contents.found.is_of_clone:
-            expected = "segments of the volume", "those of a copy of it"
-            self._refuse([volume.use], Mismatch(file, *expected))
-
     def _check_known(
         self, volume: Volume, contents: IndexContents, end: int, *, has_gap: bool
     ) -> None:
         """Find out whether all keys of a volume are known, now that it was scanned."""
-        if rejected := self._inventory.rejected.get(volume.id):
-            self._refuse([volume.use], *rejected)
-        elif not self._is_known(volume, contents, end, has_gap=has_gap):
-            # Its other records may be outdated, too.
-            self._unknown.append(volume.use)
+        if rejected := self._plan.rejected.get(volume.id):
+            self._mismatches += rejected
+        elif self._is_known(volume, contents, end, has_gap=has_gap):
+            return
+        else:
             self._recovery.count_unknown(volume.id, end)
+        self._unknown.append(volume.use)  # Its other records may be outdated, too.
 
     def _is_known(
         self, volume: Volume, contents: IndexContents, end: int, *, has_gap: bool
     ) -> bool:
         listed = self._listed[volume.seq]
-        if listed.may_have_lost(is_same_boot=self._inventory.is_same_boot):
+        if listed.may_have_lost(is_same_boot=self._plan.is_same_boot):
             return True
         if has_gap:
             return False
@@ -302,6 +261,13 @@ class Replay:
             return not (contents.is_ours and contents.is_whole)
         return end >= listed.end
 
+    def _tail_of(
+        self, volume: Volume, contents: IndexContents
+    ) -> tuple[int, int, int, bool]:
+        is_same_boot, is_active = self._plan.is_same_boot, volume.use in self._actives
+        listed = self._listed[volume.seq]
+        return tail_of(listed, contents, is_active=is_active, is_same_boot=is_same_boot)
+
     def _replay_tail(self, volume: Volume, contents: IndexContents) -> tuple[int, bool]:
         """
         Replay the records after the last entry, and keep their entries.
@@ -309,10 +275,10 @@ class Replay:
         Returns:
             The end of the last record, and whether there is a gap before it.
         """
-        records = tail_of(
-            *(self._directory.fs, volume, self._listed[volume.seq], contents),
-            is_active=volume.use in self._actives,
-            is_same_boot=self._inventory.is_same_boot,
+        records = Records(
+            self._directory.fs,
+            volume,
+            *self._tail_of(volume, contents),
             step=_STEP_BYTES,
             index=self._index,
             adds_entries=True,
@@ -325,8 +291,10 @@ class Replay:
                 self._see(event.latest_us)
                 if self._spill is not None:
                     self._spill.take(volume, end)
-            elif isinstance(event, Found) and not self._is_refused(
-                volume, records, event.header
+            elif isinstance(event, Found) and not (
+                # It is the last one, and older than that of the other ring: refused.
+                self._is_outdated(volume, event.header)
+                and not records.has_more(records.at)
             ):
                 end = records.at
                 self._replay_record(volume, event)
@@ -347,12 +315,6 @@ class Replay:
             )
         return end, has_gap
 
-    def _is_refused(
-        self, volume: Volume, records: Records, header: RecordHeader
-    ) -> bool:
-        """Return whether a record is the last one and older than that of the other ring."""
-        return self._is_outdated(volume, header) and not records.has_more(records.at)
-
     def _replay_record(self, volume: Volume, found: Found) -> None:
         """Replay one record that was found by the scan, and keep its entry."""
         header = found.header
@@ -365,13 +327,9 @@ class Replay:
             self._recovery.count_damage("value", volume.id, header.offset, end)
             if self._has_original(header):
                 return  # It is a copy, and what it was copied from is still there.
-        key, place, tombstone = (
-            header.key,
-            (header.offset, header.size),
-            header.tombstone,
-        )
-        self._index.set(key, volume.seq, *place, tombstone=tombstone)
-        volume.add_entry(key, *((0, 0) if tombstone else place))
+        place, tombstone = (header.offset, header.size), header.tombstone
+        self._index.set(header.key, volume.seq, *place, tombstone=tombstone)
+        volume.add_entry(header.key, *((0, 0) if tombstone else place))
 
     def _is_outdated(self, volume: Volume, header: RecordHeader) -> bool:
         """

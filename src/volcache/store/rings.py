@@ -37,8 +37,7 @@ from volcache.errors import (
 from volcache.store.directory import META
 from volcache.store.files import close_all, is_short
 from volcache.store.format import Ring
-from volcache.store.manifest import PURGE
-from volcache.store.progress import Progress
+from volcache.store.manifest import PURGE, Progress
 from volcache.store.purges import (
     PURGE_BYTES_MAX,
     PURGES_MAX,

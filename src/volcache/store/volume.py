@@ -476,12 +476,7 @@ class IndexContents:
         """
         self._name = name
         self._segments = segments
-        named = decode_index_header(data)
-        self.is_ours = named == (VERSION, self._name)
-        # The volume it belongs to, if that is another one of the same store.
-        self.other_use: VolumeUse | None = None
-        if named and not self.is_ours and named[1].store_id == self._name.store_id:
-            self.other_use = named[1].use
+        self.is_ours = decode_index_header(data) == (VERSION, name)
         self._data = data
         self.length = len(data)
         self._after = b""

@@ -181,12 +181,14 @@ class VolumeCheck:
     def _tail(self, *, is_same_boot: bool) -> Generator[Event, None, int]:
         """Yield what follows the last entry, as a start finds it; return how much."""
         behind = 0
-        records = tail_of(
-            *(self._fs, self._volume, self._listed, self._contents),
+        tail = tail_of(
+            self._listed,
+            self._contents,
             is_active=self._is_active,
             is_same_boot=is_same_boot,
-            step=self._step,
-            index=self._index,
+        )
+        records = Records(
+            self._fs, self._volume, *tail, step=self._step, index=self._index
         )
         for event in records:
             if isinstance(event, Run):

@@ -31,9 +31,14 @@ from volcache.store.format import (
     volume_identity,
 )
 from volcache.store.index import Found, Torn
-from volcache.store.manifest import decode_manifest, manifest_version
+from volcache.store.manifest import (
+    Progress,
+    decode_manifest,
+    decode_progress,
+    encode_progress,
+    manifest_version,
+)
 from volcache.store.native import Records
-from volcache.store.progress import Progress, decode_progress, encode_progress
 from volcache.store.purges import decode_purges
 
 USE = VolumeUse(volume=3, seq=70, ring=Ring.PROBATION, salt=0x1122334455667788)

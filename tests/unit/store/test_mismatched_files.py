@@ -211,9 +211,9 @@ DATA = [f"data/{volume}" for volume in range(VOLUME_NUM)]
 @pytest.mark.parametrize(
     ("files", "arrange", "arguments"),
     [
-        ("META data/1 data/2 LOCK index/1 index/2 index/0", mix, [["META.txt"]]),
+        ("META data/1 data/2 index/1 index/2 LOCK index/0", mix, [["META.txt"]]),
         ("META data/3", copy_from_copy, ["data/3", fill_volume, put_later]),
-        ("index/3", copy_from_copy, ["index/3", fill_volume]),
+        ("META index/3", copy_from_copy, ["index/3", fill_volume]),
         ("META index/2", put_back_from_before_a_volume, []),
         ("data/2 index/2", put_back_what_was_written, []),
         ("data/1", cut_index_file, []),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from volcache.store.progress import Progress, decode_progress, encode_progress
+from volcache.store.manifest import Progress, decode_progress, encode_progress
 
 EXAMPLE = Progress(
     store_id=0x5F0C64D3C1F0A7BE,
