@@ -30,6 +30,7 @@ from typing import (
     overload,
 )
 
+from volcache.embedded.links import LinkLostError
 from volcache.embedded.mapping import StoredMapping
 from volcache.embedded.stored import ABSENT, PRESENT, Text, encoded
 from volcache.sharing.wire import ALWAYS, Change, Condition, If, Operation
@@ -177,12 +178,18 @@ class EmbeddedCache(StoredMapping[V]):
         When this returns, the value survives the death of the process, and a power loss
         as `sync_mode` says.
         """
+        since_us = 0
         if ttl is None and self._sets_plainly and type(value) is bytes:
             data = cast("bytes", value)
-            if not content_type and (put := self._session.put_value(key, data, b"")):
-                return put
+            try:
+                put = None if content_type else self._session.put_value(key, data, b"")
+                if put:
+                    return put
+            except LinkLostError as error:
+                since_us = error.since_us
         ttl = self._default_ttl if ttl is None else checked_ttl(ttl)
-        etag = self._put(encoded(key), self._dumps(value), ttl, content_type)
+        name, data = encoded(key), self._dumps(value)
+        etag = self._put(name, data, ttl, content_type, since_us=since_us)
         return cast("str", etag)
 
     def set_many(self, values: Mapping[K, V], ttl: Ttl = None) -> dict[K, str]:

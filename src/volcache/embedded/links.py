@@ -19,19 +19,15 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from volcache.embedded.errors import refused
 from volcache.errors import StoreLockedError
+from volcache.front import LocalClient
 from volcache.sharing.owner import Sharing, ask, make_change
 from volcache.sharing.wire import (
     ALWAYS,
-    REPLY,
     VERSION,
     Change,
     Condition,
     Operation,
     Status,
-    decode_reply,
-    encode_change,
-    encode_question,
-    reply_length,
     socket_path,
 )
 from volcache.store import PeriodicSync
@@ -48,7 +44,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_RECEIVED_BYTES: Final = 65536
 # Between two questions whether another process still holds.
 _BUSY_SECONDS: Final = 0.002
 
@@ -59,13 +54,13 @@ class LinkLostError(Exception):
 
     Attributes:
         is_sent: Whether it may have done what it was asked for.
-        since_us: Of a change: when it was asked for, by the clock of the store.
+        since_us: If so: when that was, by the clock of the store.
     """
 
-    def __init__(self, *, is_sent: bool) -> None:
+    def __init__(self, *, is_sent: bool, since_us: int = 0) -> None:
         super().__init__()
         self.is_sent: Final = is_sent
-        self.since_us = 0
+        self.since_us: Final = since_us
 
 
 class Owner:
@@ -155,11 +150,13 @@ class Guest:
             StoreLockedError: It has another version.
         """
         self._place = place
-        self._idle: list[socket.socket] = []
-        # Those that hold, and how often, by the threads that use them.
+        # Connections that hold, and how often, by the threads that use them.
         self._held: dict[int, tuple[socket.socket, int]] = {}
         self._reader: SharedReader | None = None
         self.clock = make_clock()
+        self._client = LocalClient(
+            cast("_native.Clock", self.clock), self._held, LinkLostError
+        )
         facts = json.loads(self.ask(Operation.FACTS))
         if facts["version"] != VERSION:
             self.close()
@@ -168,30 +165,23 @@ class Guest:
                 " volcache: end that process, or use the same version"
             )
         self.clock.advance_to(facts["now_us"])
-        # A process that closes any descriptor of a file loses its locks of it.
-        if facts["pid"] != os.getpid():
-            self._reader = self._share()
+        self._reader = self._share()
         self.value = self._reader.value if self._reader else None
-        self.put_value = None
+        self.put_value = self._client.put_value
 
     def _share(self) -> SharedReader | None:
         """Return what reads without the owner; None: that is not possible."""
-        connection = self._connection()
-        try:
-            connection.sendall(encode_question(Operation.SHARE, b""))
-            reply, fds, _, _ = socket.recv_fds(connection, REPLY.size, 1)
-        except OSError as error:
-            connection.close()
-            raise LinkLostError(is_sent=False) from error
-        self._idle.append(connection)
-        if len(reply) != REPLY.size or not fds:
+        fd = self._exchange(Operation.SHARE, Change(b"", b""))[2]
+        if fd < 0:
             return None
         try:
             return SharedReader(
-                cast("_native.Clock", self.clock), fds[0], f"{self._place}/{DATA}"
+                cast("_native.Clock", self.clock), fd, f"{self._place}/{DATA}"
             )
         except (OSError, MemoryError):
             return None
+        finally:
+            os.close(fd)
 
     # --- Calls ---------------------------------------------------------------------
 
@@ -221,26 +211,21 @@ class Guest:
             if fields is not False:
                 found: Record = new_record(Record, fields)
                 return found
-        status, record = self._exchange(encode_question(operation, key))
+        status, record, _ = self._exchange(operation, Change(key, b""))
         return record if status == Status.DONE else None
 
     def change(self, change: Change, condition: Condition = ALWAYS) -> Record | bool:
         """Make a change; as `make_change`."""
-        since_us = self.clock.now_us()
-        try:
-            status, record = self._exchange(encode_change(change, condition))
-        except LinkLostError as error:
-            error.since_us = since_us
-            raise
-        if status != Status.DONE:
-            return False
-        if change.value is None:
-            return True
-        return record._replace(value=change.value, content_type=change.content_type)
+        value = change.value
+        operation = Operation.DELETE if value is None else Operation.PUT
+        status, record, _ = self._exchange(operation, change, condition)
+        if value is None or status != Status.DONE:
+            return status == Status.DONE
+        return record._replace(value=value, content_type=change.content_type)
 
     def ask(self, operation: Operation, key: bytes = b"", value: bytes = b"") -> bytes:
         """Do what is not about one key; as `Owner.ask`."""
-        return self._exchange(encode_question(operation, key, value))[1].value
+        return self._exchange(operation, Change(key, value))[1].value
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -262,8 +247,8 @@ class Guest:
     def close(self) -> None:
         """Close the connections."""
         self._reader = None  # Another thread may be reading.
-        while self._idle:
-            self._idle.pop().close()
+        while self._client.idle:
+            self._client.idle.pop().close()
 
     abandon = close
 
@@ -277,7 +262,7 @@ class Guest:
             LinkLostError: There is no owner.
         """
         with suppress(IndexError):
-            return self._idle.pop()
+            return self._client.idle.pop()
         connection = socket.socket(socket.AF_UNIX)
         try:
             with socket_path(self._place) as path:
@@ -289,9 +274,11 @@ class Guest:
             raise
         return connection
 
-    def _exchange(self, request: bytes) -> tuple[int, Record]:
+    def _exchange(
+        self, operation: Operation, change: Change, condition: Condition = ALWAYS
+    ) -> tuple[int, Record, int]:
         """
-        Return the reply to a request.
+        Return the reply to a request, and a descriptor that came with it or -1.
 
         Raises:
             LinkLostError: There is none.
@@ -300,45 +287,19 @@ class Guest:
         while True:
             held = self._held.get(threading.get_ident())
             connection = held[0] if held else self._connection()
-            try:
-                reply = _exchange(connection, request)
-            except BaseException:
-                connection.close()
-                raise
-            status, record = decode_reply(reply)
-            if len(reply) > reply_length(reply):  # And the owner says that it ends.
-                connection.close()
-            elif not held:
-                self._idle.append(connection)
+            status, fields, passed = self._client.exchange(
+                connection, operation, change, condition
+            )
+            if not held and connection.fileno() >= 0:
+                self._client.idle.append(connection)
+            record: Record = new_record(Record, fields)
             if status == Status.GONE:
                 raise LinkLostError(is_sent=False)
             if status == Status.REFUSED:
                 raise refused(*record.value.decode().split("\0", 1))
             if status != Status.BUSY:
-                return status, record
+                return status, record, passed
             sleep(_BUSY_SECONDS)
-
-
-def _exchange(connection: socket.socket, request: bytes) -> bytes:
-    try:
-        connection.sendall(request)
-    except OSError as error:
-        raise LinkLostError(is_sent=False) from error
-    try:
-        data = connection.recv(_RECEIVED_BYTES)
-        missing = reply_length(data) - len(data)
-        if not missing:
-            return data
-        found = bytearray(data)
-        while missing > 0:
-            data = connection.recv(max(missing, _RECEIVED_BYTES))
-            if not data:
-                raise LinkLostError(is_sent=True)
-            found += data
-            missing = reply_length(found) - len(found)
-    except OSError as error:
-        raise LinkLostError(is_sent=True) from error
-    return bytes(found)
 
 
 def uninterrupted(call: Callable[[], T], store: Store | None = None) -> T:

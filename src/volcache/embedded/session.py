@@ -60,7 +60,7 @@ class Session:
     Attributes:
         path: As it was given.
         link: How its store is reached; None: not yet, or no longer.
-        value, put_value: Those of `Index`, or of `SharedReader`, for plain reads and sets.
+        value, put_value: Of `Index`, or `SharedReader` and `LocalClient`, for plain calls.
         calls: One item for each call under way.
         is_closed: Whether no call may begin.
     """
@@ -182,7 +182,7 @@ class Session:
         link = link or Owner(self._place, self._open_store, self._interval)
         self.link = link
         self.value = link.value or _is_unknown
-        self.put_value = link.put_value or _is_not_put
+        self.put_value = link.put_value
 
     def _unlink(self) -> None:
         self.link, self.value, self.put_value = None, _is_unknown, _is_not_put

@@ -159,25 +159,34 @@ class StoredValues(Generic[V]):
         ttl: float,
         kind: Text = None,
         condition: Condition = ALWAYS,
+        *,
+        since_us: int = 0,
     ) -> Text:
-        """Store a value; return its ETag, None if the condition does not hold."""
+        """
+        Store a value; return its ETag, None if the condition does not hold.
+
+        `since_us`: it may have been stored by a call since then, and is not to replace a
+        later one.
+        """
         content_type = (checked_type(kind) if kind else self._type).encode("latin-1")
         change = Change(name, data, content_type, expires_ms=self._expiry(ttl))
-        try:
-            made = self._change(change, condition)
-        except UnknownResultError as error:
-            if condition is not ALWAYS:
-                raise
-            older = Condition(If.OLDER, error.since_us)
-            made = self._change(change, older)
-            if isinstance(made, bool):
-                # It was stored, or another change came since, which may have been made
-                # on the condition that it was not.
-                found = self._peek(name)
-                if found is None or found.value != data:
+        if not since_us:
+            try:
+                made = self._change(change, condition)
+                return None if isinstance(made, bool) else made.etag
+            except UnknownResultError as error:
+                if condition is not ALWAYS:
                     raise
-                return found.etag
-        return None if isinstance(made, bool) else made.etag
+                since_us = error.since_us
+        made = self._change(change, Condition(If.OLDER, since_us))
+        if isinstance(made, bool):
+            # It was stored, or another change came since, which may have been made on the
+            # condition that it was not.
+            found = self._peek(name)
+            if found is None or found.value != data:
+                raise UnknownResultError(self._session.path, since_us)
+            return found.etag
+        return made.etag
 
     def _delete(self, name: bytes, condition: Condition = ALWAYS) -> bool:
         """Delete a key; return whether it had a value for which the condition holds."""

@@ -20,6 +20,7 @@ CommandFacts = _native.CommandFacts
 Commands = _native.Commands
 Copies = _native.Copies
 HotClient = _native.HotClient
+LocalClient = _native.LocalClient
 LocalLoop = _native.LocalLoop
 Marks = _native.Marks
 Parts = _native.Parts

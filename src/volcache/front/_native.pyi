@@ -2,11 +2,13 @@
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from socket import socket
 from typing import Protocol
 
 from volcache.memcache.service import Service
 from volcache.monitoring.commands import CommandStats
 from volcache.store._core._native import Clock, Index
+from volcache.store.format import RecordFields
 
 class Parts:
     """Some keys, as `volcache.ring` describes them; without bounds, all keys."""
@@ -429,3 +431,43 @@ class LocalLoop:
 
     def drain(self, seconds: float) -> None:
         """Return when all connections are closed, after this time at the latest."""
+
+class LocalClient:
+    """
+    The connections of a guest; see local.h.
+
+    Attributes:
+        idle: Those that no thread uses.
+    """
+
+    idle: list[socket]
+
+    def __init__(
+        self, clock: Clock, held: Mapping[int, object], lost: Callable[..., Exception]
+    ) -> None:
+        """
+        Have none yet.
+
+        Args:
+            clock: Of the store.
+            held: Not empty while a thread needs a connection of its own for its changes.
+            lost: Is made, with `is_sent` and `since_us`, and raised if there is no reply.
+        """
+
+    def exchange(
+        self,
+        connection: socket,
+        operation: int,
+        change: tuple[bytes, bytes | None, bytes, bytes, bytes, int, int, int],
+        condition: tuple[int, int, int],
+    ) -> tuple[int, RecordFields, int]:
+        """
+        Return the status of a reply, the fields in it, and the descriptor with it or -1.
+
+        The connection is closed if it cannot be used again.
+        """
+
+    def put_value(
+        self, key: str | bytes, value: bytes, content_type: bytes
+    ) -> str | None:
+        """Put a value that does not expire; as `Index.put_value`."""

@@ -6,15 +6,17 @@ The native front for Python; see `_native.pyi` for the contracts.
 It gets the index of a store from the extension of the store.
 """
 
+from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 
 from volcache.front.front cimport *
 from volcache.store._core.core cimport *
-from volcache.store._core._native cimport Clock, Index, data_of
+from volcache.store._core._native cimport Clock, Index, data_of, etag_of, is_plain
 
 from volcache.store._core._native import functions as capsule
 

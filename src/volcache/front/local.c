@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "local.h"
 
 #include <string.h>
@@ -22,6 +23,12 @@ typedef struct {
     const uint8_t *types, *value;
     vc_out *out;
 } local_run;
+
+/* A descriptor that comes with a reply. */
+typedef union {
+    struct cmsghdr head;
+    char room[CMSG_SPACE(sizeof(int))];
+} local_rights;
 
 /* --- Replies ---------------------------------------------------------------------------- */
 
@@ -125,17 +132,15 @@ static vc_step local_count(const local_run *run) {
 
 /* Reply at once: a descriptor cannot wait for its turn. */
 static vc_step local_share(const local_run *run, int fd) {
-    union {
-        struct cmsghdr head;
-        char room[CMSG_SPACE(sizeof(int))];
-    } rights = {.head = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+    local_rights rights = {.head = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
     vc_local_reply reply = {.status = VC_LOCAL_DONE};
     struct iovec part = {&reply, sizeof(reply)};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &rights,
                              .msg_controllen = sizeof(rights)};
     if (run->out->used) return VC_STEP_FLUSH;
-    if (run->local->shared_fd < 0) return local_reply(run, VC_LOCAL_NONE, NULL, NULL, 0);
-    memcpy(CMSG_DATA(&rights.head), &run->local->shared_fd, sizeof(int));
+    int shared = run->local->by.functions->share(run->local->by.core);
+    if (shared < 0) return local_reply(run, VC_LOCAL_NONE, NULL, NULL, 0);
+    memcpy(CMSG_DATA(&rights.head), &shared, sizeof(int));
     if (sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(reply)) return VC_STEP_NEXT;
     return local_reply(run, VC_LOCAL_NONE, NULL, NULL, 0);
 }
@@ -212,3 +217,33 @@ const vc_protocol vc_local_protocol = {
     .refuse = local_refuse,
     .end = local_end,
 };
+
+/* --- Guests ----------------------------------------------------------------------------- */
+
+bool vc_local_send(int fd, struct iovec *parts, size_t count) {
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    while (message.msg_iovlen) {
+        ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+        if (sent < 0) return false;
+        for (; message.msg_iovlen; message.msg_iov++, message.msg_iovlen--) {
+            struct iovec *part = message.msg_iov;
+            size_t done = (size_t)sent < part->iov_len ? (size_t)sent : part->iov_len;
+            part->iov_base = (char *)part->iov_base + done;
+            part->iov_len -= done;
+            sent -= (ssize_t)done;
+            if (part->iov_len) break;
+        }
+    }
+    return true;
+}
+
+ssize_t vc_local_receive(int fd, void *to, size_t room, int *passed) {
+    local_rights rights;
+    struct iovec part = {to, room};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &rights,
+                             .msg_controllen = sizeof(rights)};
+    ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    const struct cmsghdr *head = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (head && head->cmsg_type == SCM_RIGHTS) memcpy(passed, CMSG_DATA(head), sizeof(int));
+    return got;
+}

@@ -42,7 +42,6 @@ typedef struct {
 /* The executor of a loop, and of the thread for calls. */
 typedef struct {
     vc_executor by;             /* with `core`, `functions` and `clocks` only */
-    int shared_fd;              /* -1: there is none */
     /* By the thread for calls. Returns false if the connection is to be closed. `guest` is the
      * number of the connection. */
     bool (*answer)(void *context, uint64_t guest, const char *data, size_t length,
@@ -54,5 +53,11 @@ typedef struct {
 } vc_local;
 
 extern const vc_protocol vc_local_protocol;
+
+/* Of a guest, whose socket blocks. Send all parts, which are changed. Returns false with errno: after
+ * EINTR it may be called again. */
+bool vc_local_send(int fd, struct iovec *parts, size_t count);
+/* Receive once, perhaps a descriptor with it; otherwise `passed` stays. As recv(2). */
+ssize_t vc_local_receive(int fd, void *to, size_t room, int *passed);
 
 #endif

@@ -44,7 +44,6 @@ cdef class LocalLoop:
         self.index, self.clocks, self.answer, self.gone = index, Clocks(clock), answer, gone
         self.local.by.core, self.local.by.functions = index.core, functions
         self.local.by.clocks, self.local.context = &self.clocks.clocks, <void *>self
-        self.local.shared_fd = index.shared_fd
         self.local.answer, self.local.gone = on_local_answer, on_local_gone
         config.loops, config.memory = 1, memory
         config.core, config.functions = index.core, functions
@@ -78,3 +77,148 @@ cdef class LocalLoop:
         cdef int64_t drain_ns = <int64_t>(seconds * 1e9)
         with nogil:
             vc_server_drain(self.server, drain_ns)
+
+
+# --- A guest ----------------------------------------------------------------------------
+
+
+cdef enum:
+    LOCAL_PARTS = 6  # of a request: its head, the key, three headers, the value
+    LOCAL_BYTES = 4096  # of a reply that needs no memory of its own
+
+
+cdef size_t local_length(const vc_local_reply *reply) noexcept:
+    cdef size_t types = reply.type_length + reply.encoding_length + reply.cache_length
+    return sizeof(vc_local_reply) + types + reply.sent
+
+
+cdef tuple fields_in(const vc_local_reply *reply):
+    """Return the fields of the record in a reply."""
+    cdef const char *kind = <const char *>(reply + 1)
+    cdef const char *encoding = kind + reply.type_length
+    cdef const char *cache = encoding + reply.encoding_length
+    cdef const char *value = cache + reply.cache_length
+    return (
+        value[: reply.sent], kind[: reply.type_length], encoding[: reply.encoding_length],
+        cache[: reply.cache_length], reply.stored_us, reply.expires_ms, reply.flags,
+        reply.volume, reply.offset, reply.size, reply.length, reply.checksum, "DISK",
+    )
+
+
+cdef class LocalClient:
+    cdef Clock clock
+    cdef readonly list idle
+    cdef dict held
+    cdef object lost
+
+    def __init__(self, Clock clock not None, dict held not None, lost):
+        self.clock, self.idle, self.held, self.lost = clock, [], held, lost
+
+    cdef size_t ask(
+        self, int fd, vc_local_request *head, iovec *parts, char *to, int *passed
+    ) except 0:
+        """Send a request, whose head says how long its parts are; receive its reply, or more."""
+        cdef int64_t since_us = vc_clock_now(&self.clock.clock)
+        cdef bint is_sent = False
+        cdef int error
+        parts[0] = iovec(head, sizeof(vc_local_request))
+        parts[1].iov_len, parts[2].iov_len = head.key_length, head.type_length
+        parts[3].iov_len, parts[4].iov_len = head.encoding_length, head.cache_length
+        parts[5].iov_len = head.value_length
+        while not is_sent:
+            with nogil:
+                is_sent = vc_local_send(fd, parts, LOCAL_PARTS)
+                error = errno
+            if not is_sent and error != EINTR:
+                raise self.lost(is_sent=False)
+            PyErr_CheckSignals()
+        return self.receive(fd, to, sizeof(vc_local_reply), LOCAL_BYTES, passed, since_us)
+
+    cdef size_t receive(
+        self, int fd, char *to, size_t least, size_t room, int *passed, int64_t since_us
+    ) except? 0:
+        cdef size_t used = 0
+        cdef ssize_t got
+        cdef int error
+        while used < least:
+            with nogil:
+                got = vc_local_receive(fd, to + used, room - used, passed)
+                error = errno
+            if got > 0:
+                used += got
+            elif not got or error != EINTR:
+                raise self.lost(is_sent=True, since_us=since_us)
+            PyErr_CheckSignals()
+        return used
+
+    def exchange(self, connection, uint8_t operation, change, condition):
+        cdef vc_local_request head
+        cdef iovec parts[LOCAL_PARTS]
+        cdef char buffer[LOCAL_BYTES]
+        cdef const vc_local_reply *reply = <const vc_local_reply *>buffer
+        cdef char *large = NULL
+        cdef size_t got, total
+        cdef int passed = -1
+        cdef bytes key, value, kind, encoding, cache
+        key, value, kind, encoding, cache, head.stored_us, head.expires_ms, head.flags = change
+        head.condition, head.if_stored_us, head.if_expires_ms = condition
+        head.operation, head.unused = operation, 0
+        head.key_length, head.type_length, head.encoding_length = map(len, (key, kind, encoding))
+        head.cache_length, head.value_length = map(len, (cache, value or b""))
+        for i, word in enumerate((key, kind, encoding, cache, value or b"")):
+            parts[i + 1].iov_base = <void *>data_of(word)
+        try:
+            got = self.ask(connection.fileno(), &head, parts, buffer, &passed)
+            total = local_length(reply)
+            if got > total:  # And the owner says that it ends.
+                connection.close()
+            if total > LOCAL_BYTES:
+                large = <char *>malloc(total)
+                if large is NULL:
+                    raise MemoryError("no memory for a value")
+                memcpy(large, buffer, got)
+                reply = <const vc_local_reply *>large
+            if got < total:
+                self.receive(
+                    connection.fileno(), <char *>reply + got, total - got, total - got,
+                    &passed, vc_clock_now(&self.clock.clock),
+                )
+            return reply.status, fields_in(reply), passed
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            free(large)
+
+    def put_value(self, key, bytes value not None, bytes content_type not None):
+        cdef vc_local_request head
+        cdef iovec parts[LOCAL_PARTS]
+        cdef char buffer[LOCAL_BYTES]
+        cdef const vc_local_reply *reply = <const vc_local_reply *>buffer
+        cdef const uint8_t *name
+        cdef size_t length, got
+        cdef int passed = -1
+        # A thread that holds has a connection of its own.
+        if self.held or PyBytes_GET_SIZE(value) > VC_VALUE_BYTES_MAX:
+            return None
+        if not self.idle or not is_plain(key, &name, &length):
+            return None
+        connection = self.idle.pop()
+        memset(&head, 0, sizeof(head))
+        memset(parts, 0, sizeof(parts))
+        head.operation, head.key_length = VC_LOCAL_PUT, length
+        head.type_length, head.value_length = len(content_type), PyBytes_GET_SIZE(value)
+        parts[1].iov_base, parts[5].iov_base = <void *>name, <void *>data_of(value)
+        parts[2].iov_base = <void *>data_of(content_type)
+        try:
+            got = self.ask(connection.fileno(), &head, parts, buffer, &passed)
+        except BaseException:
+            connection.close()
+            raise
+        if got > sizeof(vc_local_reply):
+            connection.close()
+        else:
+            self.idle.append(connection)
+        if reply.status != VC_LOCAL_DONE:
+            return None
+        return etag_of(reply.stored_us, reply.checksum)

@@ -14,19 +14,17 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.store.directory import SOCKET
-from volcache.store.format import Record, new_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from volcache.store.format import Record
 
 # Of everything that owner and guest have in common: this module, local.h and shared.h. The
 # request for FACTS stays what it is.
 VERSION: Final = 1
 REQUEST: Final = Struct("=IIHBBBBBxQQQQ")
 REPLY: Final = Struct("=IIIIHBBBBxxQQQQ")
-# In a reply: the length of its value, and where those of its headers are.
-_SENT: Final = Struct("=I")
-_LENGTHS: Final = slice(19, 22)
 
 
 class Operation(IntEnum):
@@ -115,24 +113,6 @@ def same_as(record: Record) -> Condition:
     return Condition(If.SAME, record.stored_us, record.expires_ms)
 
 
-def encode_change(change: Change, condition: Condition) -> bytes:
-    """Return the request to make a change."""
-    key, value, *headers = change[:5]
-    operation = Operation.DELETE if value is None else Operation.PUT
-    head = REQUEST.pack(
-        *(len(value or b""), change.flags, len(key), operation, condition.kind),
-        *map(len, change[2:5]),
-        *(change.stored_us, change.expires_ms, *condition[1:]),
-    )
-    return b"".join((head, key, *headers, value or b""))
-
-
-def encode_question(operation: Operation, key: bytes, value: bytes = b"") -> bytes:
-    """Return another request."""
-    head = REQUEST.pack(len(value), 0, len(key), operation, 0, 0, 0, 0, 0, 0, 0, 0)
-    return b"".join((head, key, value))
-
-
 def decode_request(data: bytes) -> tuple[int, Change, Condition]:
     """Return operation, fields and condition of a request that is whole."""
     length, flags, key_length, operation, kind, *rest = REQUEST.unpack_from(data)
@@ -183,31 +163,6 @@ def decode_words(data: bytes) -> list[bytes]:
         words.append(data[at + 2 : end])
         at = end
     return words
-
-
-def reply_length(data: bytes | bytearray) -> int:
-    """Return the length of a reply that may not be whole."""
-    if len(data) < REPLY.size:
-        return REPLY.size
-    return int(REPLY.size + _SENT.unpack_from(data)[0] + sum(data[_LENGTHS]))
-
-
-def decode_reply(data: bytes) -> tuple[int, Record]:
-    """Return the status of a reply, and its record, which may have nothing but a value."""
-    sent, flags, length, checksum, volume, status, *rest = REPLY.unpack_from(data)
-    first, second, third, stored_us, expires_ms, offset, size = rest
-    at = REPLY.size + first + second + third
-    types = (
-        data[REPLY.size : REPLY.size + first],
-        data[REPLY.size + first : at - third],
-        data[at - third : at],
-    )
-    fields = (
-        *(data[at : at + sent], *types, stored_us, expires_ms, flags),
-        *(volume, offset, size, length, checksum, "DISK"),
-    )
-    record: Record = new_record(Record, fields)
-    return status, record
 
 
 @contextmanager

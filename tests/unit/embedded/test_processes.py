@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,8 +30,8 @@ from support.process import SOURCE
 from support.waiting import wait_until
 from volcache.embedded import links, session
 from volcache.embedded.errors import StorageLockedError, UnknownResultError
-from volcache.embedded.links import Guest, LinkLostError, Owner
-from volcache.sharing.wire import REQUEST, Operation
+from volcache.embedded.links import Guest, Owner
+from volcache.sharing.wire import REQUEST
 from volcache.store.format import Ring
 from volcache_client.errors import ClientUsageError, ValueTooLargeError
 
@@ -411,69 +412,73 @@ def test_tests_in_parallel_share_a_directory(tmp_path: Path) -> None:
 # --- The end of an owner during a call -----------------------------------------------
 
 
-@pytest.fixture(name="losing")
-def fixture_losing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return what lets the next request of a kind be done without a reply."""
-    exchange = links._exchange
+def lose_reply(guest: Cache, then: Callable[[], object] = bool) -> None:
+    """Let the next request of a guest be done without a reply, and then something else."""
+    link = guest._session.link
+    assert isinstance(link, Guest)
+    ours, theirs = socket.socketpair()
+    while link._client.idle:
+        link._client.idle.pop().close()
+    link._client.idle.append(ours)
 
-    def lose(*operations: int) -> None:
-        def lose_reply(connection: socket.socket, request: bytes) -> bytes:
-            if REQUEST.unpack_from(request)[3] not in operations:
-                return exchange(connection, request)
-            monkeypatch.setattr(links, "_exchange", exchange)
-            exchange(connection, request)
-            raise LinkLostError(is_sent=True)
+    def forward() -> None:
+        with theirs, socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(f"{guest.directory}/socket")
+            connection.sendall(theirs.recv(65536))
+            connection.recv(65536)
+            then()
 
-        monkeypatch.setattr(links, "_exchange", lose_reply)
-
-    return lose
+    threading.Thread(target=forward).start()
 
 
 def test_call_without_a_reply_is_repeated_if_that_does_no_harm(
-    tmp_path: Path, losing: Callable[..., None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise an error says that it may have been made."""
-    with open_small(tmp_path) as owner, open_small(tmp_path) as guest:
-        losing(Operation.PUT)
-        assert guest.set("a", b"1")
-        for read, found in ((guest.get, b"1"), (guest.exists, True)):
-            losing(Operation.GET, Operation.STAT)
-            assert read("a") == found
-        losing(Operation.FACTS)
-        assert len(guest) == 1
-        for change in (
-            lambda: guest.incr("n", initial=1),
-            lambda: guest.append("n", b"1"),
-            lambda: guest.delete("a"),
-            lambda: guest.add("a", b"2"),
-            lambda: guest.pop("a"),
-        ):
-            losing(Operation.PUT, Operation.DELETE)
-            with pytest.raises(UnknownResultError, match="made or not"):
-                change()
+    with open_small(tmp_path) as owner:
+        monkeypatch.setattr(links, "SharedReader", Mock(side_effect=MemoryError))
+        with open_small(tmp_path) as asking:
+            for call, found in (
+                (lambda: bool(asking.set("a", b"1")), True),
+                (lambda: bool(asking.set("a", b"1", 1000)), True),
+                (lambda: asking.get("a"), b"1"),
+                (lambda: asking.exists("a"), True),
+                (lambda: len(asking), 1),
+            ):
+                lose_reply(asking)
+                assert call() == found
+        monkeypatch.undo()
+        with open_small(tmp_path) as guest:
+            for change in (
+                lambda: guest.incr("n", initial=1),
+                lambda: guest.append("n", b"1"),
+                lambda: guest.delete("a"),
+                lambda: guest.add("a", b"2"),
+                lambda: guest.pop("a"),
+            ):
+                lose_reply(guest)
+                with pytest.raises(UnknownResultError, match="made or not"):
+                    change()
         assert list(owner) == [b"n"]
 
 
+@pytest.mark.parametrize("ttl", [None, 1000])
 @pytest.mark.parametrize("newer", [b"newer", None])
 def test_set_without_a_reply_does_not_replace_a_newer_change(
-    tmp_path: Path, losing: Callable[..., None], newer: bytes | None
+    tmp_path: Path, newer: bytes | None, ttl: int | None
 ) -> None:
     """Nobody knows whether it was made before that."""
 
-    def overtake(connection: socket.socket, request: bytes) -> bytes:
-        try:
-            return lose(connection, request)
-        finally:
-            if newer is None:
-                owner.delete("a")
-            else:
-                owner["a"] = newer
+    def overtake() -> None:
+        if newer is None:
+            owner.delete("a")
+        else:
+            owner["a"] = newer
 
     with open_small(tmp_path) as owner, open_small(tmp_path) as guest:
-        losing(Operation.PUT)
-        lose, links._exchange = links._exchange, overtake
+        lose_reply(guest, overtake)
         with pytest.raises(UnknownResultError, match="made or not"):
-            guest.set("a", b"1")
+            guest.set("a", b"1", ttl)
         assert owner.get("a") == guest.get("a") == newer
 
 

@@ -4,7 +4,7 @@ What another extension may use of this one; see `_native.pyi`.
 The functions in C are in the table `vc_functions` instead: see functions.h.
 """
 
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from cpython.bytes cimport PyBytes_AS_STRING
 
 from volcache.store._core.core cimport *
@@ -12,6 +12,10 @@ from volcache.store._core.core cimport *
 
 cdef inline const uint8_t *data_of(bytes value) noexcept:
     return <const uint8_t *>PyBytes_AS_STRING(value)
+
+
+cdef bint is_plain(object key, const uint8_t **name, size_t *length) noexcept
+cdef str etag_of(uint64_t stored_us, uint32_t checksum)
 
 
 cdef class Calls:

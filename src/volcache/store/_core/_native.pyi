@@ -401,10 +401,6 @@ class Index:
             Its ETag; None: nothing was done, and it has to be put otherwise.
         """
 
-    @property
-    def shared_fd(self) -> int:
-        """The descriptor of what guests map; -1: there is none."""
-
     def block_writes(self, *, is_blocked: bool) -> None:
         """Let nothing be put or deleted without a volume as long as it is held."""
 
@@ -475,7 +471,7 @@ class SharedReader:
 
         Args:
             clock: That of the owner, or not behind it.
-            fd: What `Index.shared_fd` is in the owner; is closed at the end.
+            fd: What the owner has sent.
             folder: Of the data files.
 
         Raises:

@@ -213,6 +213,13 @@ cdef bint is_plain(object key, const uint8_t **name, size_t *length) noexcept:
     return vc_is_plain_key(name[0], size)
 
 
+cdef str etag_of(uint64_t stored_us, uint32_t checksum):
+    cdef char etag[32]
+    return etag[: snprintf(
+        etag, sizeof(etag), b'"%llx-%08x"', <unsigned long long>stored_us, checksum
+    )].decode("ascii")
+
+
 cdef int fill_put(
     vc_put *put, bytes key, bytes value, bytes content_type, bytes content_encoding,
     bytes cache_control, uint64_t stored_us, uint64_t expires_ms, uint32_t flags,
@@ -285,10 +292,6 @@ cdef class Index:
     @property
     def lock(self):
         return WriteLock(self)
-
-    @property
-    def shared_fd(self):
-        return vc_core_shared_fd(self.core)
 
     cdef uint64_t fingerprint(self, bytes key) noexcept:
         return vc_core_fingerprint(self.core, data_of(key), PyBytes_GET_SIZE(key))
@@ -489,7 +492,6 @@ cdef class Index:
 
     def put_value(self, key, bytes value not None, bytes content_type not None):
         cdef vc_put put
-        cdef char etag[32]
         cdef const uint8_t *name
         cdef size_t length
         cdef vc_status status
@@ -501,10 +503,7 @@ cdef class Index:
             status = vc_core_put(self.core, &put)
         if status != VC_OK:
             return None
-        return etag[: snprintf(
-            etag, sizeof(etag), b'"%llx-%08x"', <unsigned long long>put.record.stored_us,
-            put.record.checksum,
-        )].decode("ascii")
+        return etag_of(put.record.stored_us, put.record.checksum)
 
     # --- Putting ----------------------------------------------------------------------
 
@@ -812,14 +811,14 @@ cdef tuple fields_of(bytes value, const vc_record *r):
 cdef class SharedReader:
     cdef vc_guest *guest
     cdef Clock clock
-    cdef int fd, folder
+    cdef int folder
     cdef readonly bint is_full
 
     def __cinit__(self):
-        self.fd = self.folder = -1
+        self.folder = -1
 
     def __init__(self, Clock clock not None, int fd, folder):
-        self.clock, self.fd = clock, fd
+        self.clock = clock
         self.folder = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self.guest = vc_guest_new(fd, self.folder)
         if self.guest is NULL:
@@ -827,9 +826,8 @@ cdef class SharedReader:
 
     def __dealloc__(self):
         vc_guest_free(self.guest)
-        for fd in (self.fd, self.folder):
-            if fd >= 0:
-                os.close(fd)
+        if self.folder >= 0:
+            os.close(self.folder)
 
     def read(self, bytes key not None, bint is_head, bint counts):
         cdef uint8_t buffer[SMALL_BYTES]

@@ -162,7 +162,7 @@ void vc_core_close(vc_core *core) {
     vc_core_release(core);
     pthread_mutex_lock(&core->mutex);
     core->is_closed = true;
-    if (core->shared) atomic_store(&core->shared->is_closed, 1);
+    if (core->shared) vc_shared_close(core->shared);
     pthread_mutex_unlock(&core->mutex);
     while (atomic_load(&core->readers)) sched_yield();
 }
@@ -383,8 +383,9 @@ void vc_core_count_reads(vc_core *core, const uint64_t *reads, size_t count) {
     vc_core_unlock(core);
 }
 
-int vc_core_shared_fd(const vc_core *core) VC_UNCHECKED {
-    return core->shared && vc_index_is_shared(core->index) ? core->sharing.fd : -1;
+int vc_core_share(vc_core *core) VC_UNCHECKED {
+    bool is_shared = core->shared && vc_index_is_shared(core->index);
+    return is_shared && vc_shared_hold(core->shared) ? core->sharing.fd : -1;
 }
 
 void vc_core_set_older(vc_core *core, uint64_t us) { atomic_store(&core->older_us, us); }

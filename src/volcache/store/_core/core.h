@@ -118,8 +118,9 @@ void vc_core_miss(vc_core *core, const uint8_t *key, size_t length);
 bool vc_core_hit(vc_core *core, const uint8_t *key, size_t length, uint64_t stored_us);
 /* Count reads of guests, see shared.h: fingerprints, with VC_GUEST_MISS those that were not there. */
 void vc_core_count_reads(vc_core *core, const uint64_t *reads, size_t count);
-/* The descriptor of what guests map, see shared.h; -1: nothing is shared. */
-int vc_core_shared_fd(const vc_core *core);
+/* The descriptor of what guests map, see shared.h, as long as this thread is there; -1: nothing is
+ * shared. Always by the same thread. */
+int vc_core_share(vc_core *core);
 /* Count hits of records that were stored before `us`, unless they had 3: once they are copied
  * they have fewer, so the hits of a record that is read all the time are counted about once
  * per turn of the ring. As often a single ring would have missed it. */

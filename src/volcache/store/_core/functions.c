@@ -18,4 +18,5 @@ const vc_core_functions vc_functions = {
     .delete = vc_core_delete,
     .change = vc_core_change,
     .count_reads = vc_core_count_reads,
+    .share = vc_core_share,
 };

@@ -7,7 +7,7 @@
 
 /* The name of the capsule. Its number changes with the table, and with every struct that the two
  * extensions share. */
-#define VC_FUNCTIONS_NAME "volcache.store._core._native.functions 12"
+#define VC_FUNCTIONS_NAME "volcache.store._core._native.functions 13"
 
 typedef struct {
     __typeof__(vc_core_try_acquire) *try_acquire;
@@ -27,6 +27,7 @@ typedef struct {
     __typeof__(vc_core_delete) *delete;
     __typeof__(vc_core_change) *change;
     __typeof__(vc_core_count_reads) *count_reads;
+    __typeof__(vc_core_share) *share;
 } vc_core_functions;
 
 extern const vc_core_functions vc_functions;

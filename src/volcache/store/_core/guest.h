@@ -18,8 +18,8 @@ enum { VC_GUEST_READS = 256 };
 /* In the list of reads: the key was not there. */
 #define VC_GUEST_MISS (UINT64_C(1) << 63)
 
-/* Map what the owner shares; the descriptors are the caller's, and stay open: that of the mapping,
- * and that of the folder of data files. NULL: it cannot be used. */
+/* Map what the owner shares; the descriptors are the caller's, and that of the folder of data files
+ * stays open. NULL: it cannot be used. */
 vc_guest *vc_guest_new(int fd, int folder);
 void vc_guest_free(vc_guest *guest);
 /* Look a key up. FOUND: it is to be read. ABSENT is certain if `vc_guest_is_current` says so

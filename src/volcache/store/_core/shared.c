@@ -36,9 +36,8 @@ static uint64_t shared_window(uint64_t volume_bytes, uint32_t volumes) {
 
 /* Returns NULL if the file cannot be shared. */
 static vc_shared *shared_map(int fd, uint64_t bytes) {
-    struct flock lock = {.l_type = F_WRLCK};
     const int seals = F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-    if (ftruncate(fd, (off_t)bytes) || fcntl(fd, F_SETLK, &lock)) return NULL;
+    if (ftruncate(fd, (off_t)bytes)) return NULL;
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (at == MAP_FAILED) return NULL;
     /* No guest can write. A forked child, which is one, must not. */
@@ -76,12 +75,22 @@ void vc_shared_free(const vc_sharing *sharing) {
     close(sharing->fd);
 }
 
+bool vc_shared_hold(vc_shared *shared) {
+    if (shared->owner) return true;
+    shared->holds.list.next = &shared->held;
+    shared->held.next = &shared->holds.list;
+    shared->holds.futex_offset = (char *)&shared->owner - (char *)&shared->held;
+    if (syscall(SYS_set_robust_list, &shared->holds, sizeof(shared->holds))) return false;
+    shared->owner = (unsigned)syscall(SYS_gettid);
+    return true;
+}
+
 /* --- A guest ------------------------------------------------------------------------------- */
 
 struct vc_guest {
     const vc_shared *shared;
     size_t bytes;
-    int fd, folder;
+    int folder;
     int *files;                 /* by volume; 0: not open */
     uint64_t reads[VC_GUEST_READS];
     size_t read_count;
@@ -91,7 +100,6 @@ vc_guest *vc_guest_new(int fd, int folder) {
     struct stat about;
     vc_guest *guest = calloc(1, sizeof(vc_guest));
     if (!guest) return NULL;
-    guest->fd = fd;
     guest->folder = folder;
     guest->files = calloc(SHARED_VOLUMES, sizeof(int));
     guest->bytes = fstat(fd, &about) ? 0 : (size_t)about.st_size;
@@ -224,9 +232,8 @@ vc_guest_result vc_guest_read(const vc_guest *guest, const vc_guest_lookup *at,
 }
 
 bool vc_guest_is_current(const vc_guest *guest) {
-    struct flock lock = {.l_type = F_RDLCK};
-    if (atomic_load((atomic_uint *)&guest->shared->is_closed)) return false;
-    return !fcntl(guest->fd, F_GETLK, &lock) && lock.l_type == F_WRLCK;
+    unsigned owner = atomic_load((atomic_uint *)&guest->shared->owner);
+    return owner && !(owner & FUTEX_OWNER_DIED);
 }
 
 bool vc_guest_note(vc_guest *guest, uint64_t read) {

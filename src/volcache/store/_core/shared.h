@@ -12,11 +12,13 @@
  * What a guest cannot decide, it asks the owner: a record that a purge may cover, one that fails a
  * check, a sequence number that changes all the time.
  *
- * The owner has a lock of POSIX on the file, which ends with the process before any other lock of
- * it. A lookup after which the lock is there was made before another process could be the owner. */
+ * When the owner ends, also by a kill, the kernel marks `owner` (a robust futex) before it releases
+ * any lock of the process. A lookup after which there is no mark was made before another process
+ * could be the owner. */
 #ifndef VC_SHARED_H
 #define VC_SHARED_H
 
+#include <linux/futex.h>
 #include <stdatomic.h>
 #include <sys/types.h>
 
@@ -40,7 +42,11 @@ typedef struct vc_shared {
     uint64_t bytes, slots_at, groups_at, window_bytes;
     uint8_t hash_key[16];
     uint32_t offset_bits, slots;
-    atomic_uint is_closed, purge_drops;
+    /* The id of the thread that serves the guests; 0: the store is closed, or not shared yet. */
+    atomic_uint owner;
+    struct robust_list held;
+    struct robust_list_head holds;
+    atomic_uint purge_drops;
     atomic_ullong purged_us;
     atomic_uint slot_sequence;
     atomic_uint sequences[VC_SHARED_GROUPS];
@@ -62,6 +68,9 @@ typedef struct {
 /* Return a mapping for an index. */
 vc_sharing vc_shared_new(uint64_t volume_bytes, uint32_t volumes, uint32_t slots);
 void vc_shared_free(const vc_sharing *sharing);
+/* Guests may read as long as this thread is there. Returns false if that cannot be known. */
+bool vc_shared_hold(vc_shared *shared);
+static inline void vc_shared_close(vc_shared *shared) { atomic_store(&shared->owner, 0); }
 static inline vc_shared_slot *vc_shared_slots(const vc_shared *shared) {
     return (vc_shared_slot *)((char *)shared + shared->slots_at);
 }
