@@ -157,7 +157,7 @@ class SimulatedFileSystem:
         if not self.is_read_only:
             self._refuse("close")
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, is_part: bool = False) -> None:  # noqa: ARG002
         """Make a directory and its parents."""
         node: Directory = self.root
         for part in _parts(path):

@@ -140,8 +140,8 @@ class StoreDirectory:
         self.refuse_version(META, manifest_version(self.read(META) or b""))
         if is_written:
             self._sign_lock()
-            fs.make_directory(self.data)
-            fs.make_directory(self.index)
+            fs.make_directory(self.data, is_part=True)
+            fs.make_directory(self.index, is_part=True)
             fs.sync_directory(root)
 
     def close(self) -> None:

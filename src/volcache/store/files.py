@@ -14,14 +14,15 @@ import mmap
 import os
 import resource
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-# Reduced by the umask. Other users have no need to read values.
+# Reduced by the umask. Other users have no need to read values, except the group of a store
+# that may write to its directory.
 _FILE_MODE: Final = 0o600
 _DIRECTORY_MODE: Final = 0o700
 # What a direct read must be a multiple of: the largest block of any disk.
@@ -80,8 +81,12 @@ class FileSystem(Protocol):
     def sync_directory(self, path: str) -> None:
         """Return when names created, renamed or removed in it are on the disk."""
 
-    def make_directory(self, path: str) -> None:
-        """Create a directory and its parents; an existing one is no error."""
+    def make_directory(self, path: str, *, is_part: bool = False) -> None:
+        """
+        Create a directory and its parents; an existing one is no error.
+
+        A new part of a store, as new files, is for the group that may write to its parent.
+        """
 
     def names(self, path: str) -> list[str]:
         """Return the names in a directory, in any order."""
@@ -117,19 +122,29 @@ class OsFileSystem:
     rename = staticmethod(os.replace)
     stat = staticmethod(os.stat)
     names = staticmethod(os.listdir)
-    make_directory = staticmethod(
-        partial(os.makedirs, mode=_DIRECTORY_MODE, exist_ok=True)
-    )
+
+    def make_directory(self, path: str, *, is_part: bool = False) -> None:
+        is_new = is_part and not os.path.lexists(path)
+        os.makedirs(path, mode=_DIRECTORY_MODE, exist_ok=True)
+        if is_new:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                _share(fd, path)
+            finally:
+                os.close(fd)
 
     def open(self, path: str, *, create: bool) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
-            return os.open(path, flags, _FILE_MODE)
+            fd = os.open(path, flags, _FILE_MODE)
         except OSError as error:
             if create or error.errno != errno.EROFS:
                 raise
-        # A read-only disk is still read.
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # A read-only disk is still read.
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if create and not os.fstat(fd).st_size:
+            _share(fd, path)
+        return fd
 
     def allocate(self, fd: int, length: int, start: int = 0) -> None:
         """
@@ -180,6 +195,16 @@ class OsFileSystem:
                 return file.read().strip()
         except OSError:
             return ""
+
+
+def _share(fd: int, path: str) -> None:
+    """Let the group that may write to a directory use something new in it."""
+    parent, mode = os.stat(os.path.dirname(path)), os.fstat(fd).st_mode
+    # With the sticky bit, others may not replace its files.
+    if parent.st_mode & stat.S_IWGRP and not parent.st_mode & stat.S_ISVTX:
+        with suppress(PermissionError):  # This user is not of the group.
+            os.fchown(fd, -1, parent.st_gid)
+            os.fchmod(fd, stat.S_IMODE(mode | mode >> 3 & stat.S_IRWXG))
 
 
 @cache

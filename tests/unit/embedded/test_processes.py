@@ -527,41 +527,51 @@ def test_directory_without_sockets_is_used_by_one_process(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
-def test_user_of_the_group_shares_and_a_stranger_is_refused(tmp_path: Path) -> None:
-    """Both can go into the directory; only the first may write to it."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")
+def test_users_of_the_group_share_and_a_stranger_is_refused(tmp_path: Path) -> None:
+    """Each of them can go on without the others; all can go into the directory."""
     directory = tmp_path / "cache"
     directory.mkdir()
-    os.chown(directory, -1, 4321)
+    os.chown(directory, 1234, 4321)
     directory.chmod(0o775)
     for parent in tmp_path.parents[:-1]:
         if parent.stat().st_mode & 0o001 == 0:
             parent.chmod(parent.stat().st_mode | 0o011)
     tmp_path.chmod(0o755)
-    with open_small(directory) as cache:
-        cache["a"] = b"1"
-        member = Program(directory, user=1234, group=4321, extra_groups=[])
-        assert member.does("cache.get('a')") == "b'1'"
-        assert member.does("cache.set('a', b'2') != ''") == "True"
-        assert cache["a"] == b"2"
-        member.kill()
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(directory / "socket"))
-        text = (
-            "import socket, sys\n"
-            "try: socket.socket(socket.AF_UNIX).connect(sys.argv[1])\n"
-            "except PermissionError: print('refused')\n"
-        )
-        stranger = subprocess.run(
-            [sys.executable, "-c", text, str(directory / "socket")],
-            user=1235,
-            group=1235,
-            extra_groups=[],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert stranger.stdout == "refused\n"
+    first = Program(directory, user=1234, group=1234, extra_groups=[4321])
+    second = Program(directory, user=1236, group=4321, extra_groups=[])
+    assert first.does("cache.set('a', b'1') != ''") == "True"
+    assert second.does("cache._session.value('a')") == "b'1'"  # It reads by itself.
+    assert second.does("cache.set('a', b'2') != ''") == "True"
+    first.kill()
+    assert second.does("cache.set('b', b'3') != ''") == "True"
+    assert second.does("type(cache._session.link).__name__") == "Owner"
+    third = Program(directory, user=1234, group=1234, extra_groups=[4321])
+    second.kill()
+    assert third.does("[*map(bytes, cache.values())]") == "[b'2', b'3']"
+    assert third.does("type(cache._session.link).__name__") == "Owner"
+    text = (
+        "import os, socket, sys\n"
+        "names = [os.path.join(*found) for root, folders, files in os.walk(sys.argv[1])"
+        " for found in [(root, name) for name in files]]\n"
+        "for name in [*names, *(f'{sys.argv[1]}/{one}/0' for one in ('data', 'index'))]:\n"
+        "    for attempt in (socket.socket(socket.AF_UNIX).connect, open, os.remove):\n"
+        "        try: attempt(name)\n"
+        "        except PermissionError: continue\n"
+        "        print(attempt, name)\n"
+        "print(*map(os.path.basename, sorted(names)))\n"
+    )
+    stranger = subprocess.run(
+        [sys.executable, "-c", text, str(directory)],
+        user=1235,
+        group=1235,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert stranger.stdout == "LOCK META.txt socket\n"
+    third.kill()
 
 
 def test_nonsense_on_the_socket_is_refused(tmp_path: Path) -> None:
