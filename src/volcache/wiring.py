@@ -176,8 +176,7 @@ def _open_core(config: Config, outside: _Outside, closing: ExitStack) -> _Core:
     if config.scrub_rate:
         closing.callback(store.scrub(config.scrub_rate).stop)
     cache = _make_cache(config, store, closing)
-    if not config.memc_on:  # A change must let the copies in memcached be invalid.
-        closing.callback(Sharing(store, config.mount_point).close)
+    closing.callback(Sharing(store, config.mount_point, cache.hot_keys).close)
     draining = threading.Event()
     status = Monitor(
         cache,

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from support.embedded import open_small
 from support.memcache import RawClient
 from support.memcached import FakeMemcached, MemcachedProcess
 from support.process import ADMIN_TOKEN, ServerProcess, Servers
@@ -117,16 +118,26 @@ def test_key_that_is_only_in_memcached_is_read_and_deleted(site: Site) -> None:
 
 
 @pytest.mark.parametrize("end", ["none", "kill"])
-@pytest.mark.parametrize("change", ["put", "delete", "flush"])
+@pytest.mark.parametrize(
+    "change", ["put", "delete", "flush", "__setitem__", "__delitem__", "clear"]
+)
 def test_old_value_does_not_return_after_put_delete_or_flush(
     site: Site, memcached: MemcachedProcess, change: str, end: str
 ) -> None:
-    """Although memcached, which was unreachable meanwhile, still has it."""
+    """
+    Although memcached, which was unreachable meanwhile, still has it.
+
+    The change comes from a client, or from a process that has the directory open.
+    """
     site.put("k", b"old")
     site.make_hot("k")
     items = memcached.items()
     memcached.suspend()
-    if change == "put":
+    if "_" in change or change == "clear":
+        arguments = {"__setitem__": ("k", b"new"), "__delitem__": ("k",)}
+        with open_small(site.server.mount_point) as guest:
+            getattr(guest, change)(*arguments.get(change, ()))
+    elif change == "put":
         site.put("k", b"new")
     elif change == "delete":
         assert site.session.delete(f"{site.server.url}/k", timeout=5).ok

@@ -403,6 +403,7 @@ class LocalLoop:
         memory: int,
         answer: Callable[[int, bytes], bytes],
         gone: Callable[[int], None],
+        copies: Copies | None = None,
     ) -> None:
         """
         Serve, in a thread.
@@ -416,6 +417,7 @@ class LocalLoop:
                 thread that calls `serve_call`.
             gone: Called when a guest with this number has gone that had asked to hold;
                 must not raise, and wait for nothing.
+            copies: What is changed is invalidated there.
 
         Raises:
             MemoryError: There is none, or there are no descriptors or threads.

@@ -87,7 +87,7 @@ static vc_step local_read(const local_run *run) {
 }
 
 static vc_step local_change(const local_run *run) {
-    const vc_executor *by = &run->local->by;
+    vc_executor *by = &run->local->by;
     const vc_local_request *head = run->head;
     bool is_done, is_deletion = head->operation == VC_LOCAL_DELETE;
     vc_condition condition = {(vc_if)head->condition, head->if_stored_us, head->if_expires_ms};
@@ -110,8 +110,14 @@ static vc_step local_change(const local_run *run) {
         .value = run->value,
     };
     if (head->condition > VC_IF_OLDER || head->expires_ms >= VC_TIME_END) return VC_STEP_CALL;
+    /* Who has the lock never sees a change without the invalidation of the copies. */
+    bool is_locked = by->copies;
+    if (is_locked && !vc_acquire_soon(by)) return VC_STEP_CALL;
     vc_status status = by->functions->change(by->core, &put, &condition, (uint64_t)vc_now_ms(by),
                                              false, &is_done);
+    if (is_locked && status == VC_OK)
+        vc_copies_invalidate(by->copies, run->wanted.key, put.record.key_length);
+    if (is_locked) by->functions->release(by->core);
     if (status != VC_OK) return VC_STEP_CALL;
     if (is_deletion || !is_done)
         return local_reply(run, is_done ? VC_LOCAL_DONE : VC_LOCAL_NONE, NULL, NULL, 0);

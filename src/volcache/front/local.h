@@ -41,7 +41,7 @@ typedef struct {
 
 /* The executor of a loop, and of the thread for calls. */
 typedef struct {
-    vc_executor by;             /* with `core`, `functions` and `clocks` only */
+    vc_executor by;             /* with `core`, `functions`, `clocks` and `copies` only */
     /* By the thread for calls. Returns false if the connection is to be closed. `guest` is the
      * number of the connection. */
     bool (*answer)(void *context, uint64_t guest, const char *data, size_t length,

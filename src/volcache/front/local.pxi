@@ -30,13 +30,14 @@ cdef class LocalLoop:
     cdef vc_local local
     cdef Index index
     cdef Clocks clocks
+    cdef Copies copies
     cdef object answer, gone, failure
     cdef readonly bint has_ended
     cdef int process
 
     def __init__(
         self, Index index not None, Clock clock not None, *, int listening, uint64_t memory,
-        answer, gone,
+        answer, gone, Copies copies=None,
     ):
         cdef vc_server_config config
         memset(&config, 0, sizeof(config))
@@ -44,6 +45,8 @@ cdef class LocalLoop:
         self.index, self.clocks, self.answer, self.gone = index, Clocks(clock), answer, gone
         self.local.by.core, self.local.by.functions = index.core, functions
         self.local.by.clocks, self.local.context = &self.clocks.clocks, <void *>self
+        if copies is not None:
+            self.copies, self.local.by.copies = copies, copies.copies
         self.local.answer, self.local.gone = on_local_answer, on_local_gone
         config.loops, config.memory = 1, memory
         config.core, config.functions = index.core, functions

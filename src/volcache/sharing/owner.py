@@ -33,6 +33,8 @@ from volcache.sharing.wire import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from volcache.front import _native as front
+    from volcache.hot.tier import HotKeys
     from volcache.store import Record, Store
     from volcache.store._core import _native
 
@@ -139,9 +141,18 @@ class Sharing:
         is_served: Whether they can; the file system may have no sockets.
     """
 
-    def __init__(self, store: Store, directory: str) -> None:
-        """Serve; whoever calls has the lock of the directory."""
-        self._store, self._directory = store, directory
+    def __init__(
+        self, store: Store, directory: str, copies: HotKeys | None = None
+    ) -> None:
+        """
+        Serve.
+
+        Args:
+            store: Is open.
+            directory: Of it.
+            copies: Of its hot tier; what is changed is invalidated there.
+        """
+        self._store, self._directory, self._copies = store, directory, copies
         self._holder = 0  # a guest, which alone may make changes
         self._gone: list[int] = []
         self._listener: socket.socket | None = None
@@ -158,6 +169,7 @@ class Sharing:
                 memory=_HELD_BYTES + 4 * store.usage(volumes=False).volume_size,
                 answer=self._answer,
                 gone=self._gone.append,
+                copies=cast("front.Copies | None", copies),
             )
         except BaseException:
             self._listener.close()
@@ -239,8 +251,9 @@ class Sharing:
             Operation.GET: lambda: _reply_to_read(store.get(key)),
             Operation.PEEK: lambda: _reply_to_read(store.peek(key)),
             Operation.STAT: lambda: _reply_to_read(store.stat(key)),
-            Operation.PUT: lambda: _reply_to_change(store, change, condition),
-            Operation.DELETE: lambda: _reply_to_change(store, change, condition),
+            Operation.PUT: lambda: self._change(change, condition),
+            Operation.DELETE: lambda: self._change(change, condition),
+            Operation.CLEAR: self._clear,
             Operation.HOLD: lambda: self._hold(guest),
             Operation.RELEASE: self._release,
         }
@@ -249,6 +262,22 @@ class Sharing:
         return encode_reply(
             Status.DONE, ask(store, operation, key, change.value or b"")
         )
+
+    def _change(self, change: Change, condition: Condition) -> bytes:
+        with self._store.lock:
+            made = make_change(self._store, change, condition)
+            if self._copies is not None:
+                self._copies.invalidate(change.key)
+        if isinstance(made, bool):
+            return encode_reply(Status.DONE if made else Status.NONE)
+        return encode_reply(Status.DONE, b"", made)
+
+    def _clear(self) -> bytes:
+        with self._store.lock:
+            self._store.flush()
+            if self._copies is not None:
+                self._copies.begin_epoch()
+        return encode_reply(Status.DONE)
 
     def _hold(self, guest: int) -> bytes:
         self._store.lock.__enter__()
@@ -266,13 +295,6 @@ def _reply_to_read(record: Record | None) -> bytes:
     if record is None:
         return encode_reply(Status.NONE)
     return encode_reply(Status.DONE, record.value, record)
-
-
-def _reply_to_change(store: Store, change: Change, condition: Condition) -> bytes:
-    made = make_change(store, change, condition)
-    if isinstance(made, bool):
-        return encode_reply(Status.DONE if made else Status.NONE)
-    return encode_reply(Status.DONE, b"", made)
 
 
 def _listen(directory: str) -> socket.socket:

@@ -15,7 +15,7 @@ import os
 import resource
 import stat
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 
 if TYPE_CHECKING:
