@@ -60,7 +60,7 @@ _BYTES_MAX: Final = 64 << 10
 # Of one call: the service reads several values from its disk at a time.
 _LANES_MAX: Final = 4
 # Fewer requests than this are not worth another connection.
-_LANE_REQUESTS_MIN: Final = 16
+_LANE_REQUESTS_MIN: Final = 32
 # What a connection has of the timeout when another one has used it up.
 _SHARE_MIN: Final = 0.1
 CLOSED: Final = "the client was closed before the answer came"

@@ -111,6 +111,7 @@ def _counted(
     Callable[Concatenate[S, P], Operation[T | None]],
 ]:
     """Return a decorator: an outage that is not raised makes the result None."""
+
     def decorate(
         method: Callable[Concatenate[S, P], Operation[T]],
     ) -> Callable[Concatenate[S, P], Operation[T | None]]:
