@@ -250,8 +250,8 @@ class HttpExchange:
             status is None
             or found is None
             or end < 0
-            or lower.find(b"\r\ncontent-length:", found.end()) >= 0
-            or b"\r\ntransfer-encoding:" in lower
+            or b"content-length" in lower[found.end() :]
+            or b"transfer-encoding" in lower
             or b"close" in lower
         ):
             return False

@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -561,5 +562,27 @@ def test_examples_of_the_page_work(server: ServerProcess) -> None:
             assert found["client"].ttl("a/USD") <= 60
         if "import" in block.text:
             closing.callback(found["client"].close)
-    assert found["session"].get(f"{server.url}/-/ready").status_code == 200
+    url = f"{server.url}/-/ready"
+    assert found["session"].get(url).status_code == 200
+    found["Storage"]().set(url, b"answer")
+    assert found["Storage"]().get(url) == b"answer"
+    found["Storage"]().delete(url)
+    assert found["Storage"]().get(url) is None
     closing.close()
+
+
+def test_the_module_says_what_to_install() -> None:
+    """If Django is not there."""
+    program = (
+        "import sys; sys.modules['django'] = None\n"
+        "import volcache_client.adapters.django"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "pip install Django" in done.stderr
