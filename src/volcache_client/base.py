@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from volcache_client.core import Core, Source
+    from volcache_client.exchanges import HttpTransport
     from volcache_client.keys import Key
     from volcache_client.making import Making
     from volcache_client.many import Many
-    from volcache_client.messages import Driver, Operation, Stat
+    from volcache_client.messages import Operation, Stat
     from volcache_client.metrics import Stats
     from volcache_client.operations import Streamed
     from volcache_client.options import Options
@@ -47,7 +48,7 @@ class BaseClient(Generic[V]):
         )
         self._renewals = Renewals(self._core.clock, checked.lease_seconds)
 
-    def _make_driver(self, options: Options) -> Driver:
+    def _make_driver(self, options: Options) -> HttpTransport[Any]:
         """Make what performs steps."""
         raise NotImplementedError
 

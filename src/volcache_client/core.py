@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
+    from volcache_client.exchanges import HttpTransport
     from volcache_client.keys import Key, Ttl
-    from volcache_client.messages import Driver, Operation
+    from volcache_client.messages import Operation
     from volcache_client.metrics import NodeNumbers, Outcome, Stats
     from volcache_client.options import Options
     from volcache_client.serializers import Codec
@@ -59,7 +60,7 @@ class Core(Generic[V]):
 
     def __init__(
         self,
-        driver: Driver,
+        driver: HttpTransport[Any],
         source: Source,
         codec: Codec[V],
         options: Options,

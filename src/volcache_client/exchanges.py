@@ -11,6 +11,7 @@ many connections of a call.
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import sys
@@ -45,12 +46,13 @@ if TYPE_CHECKING:
     )
 
     from volcache_client.errors import CacheError
-    from volcache_client.messages import Request
+    from volcache_client.messages import Operation, Request
     from volcache_client.nodes import Address, Node
     from volcache_client.options import Options
 
 T = TypeVar("T")
 _OK: Final = 200
+_MILLISECONDS_MAX: Final = 1_000_000_000
 # A connection that was used so many seconds ago is not checked before it is used again for
 # what may be sent twice: what the server did since then is noticed when it is used.
 UNCHECKED_SECONDS: Final = 0.01
@@ -269,6 +271,19 @@ class HttpPool(Generic[C]):
         return made(self.name, error)
 
 
+def readable(raw: Any) -> Callable[[float], bool]:  # noqa: ANN401 - Of asyncio it is wrapped.
+    """
+    Return a function: whether a socket has something, or its other end has closed it.
+
+    It waits for that at most the seconds that it is given.
+    """
+    if not hasattr(select, "poll"):  # On Windows.
+        return lambda seconds: bool(select.select([raw], [], [], seconds)[0])
+    poll = select.poll()
+    poll.register(raw.fileno(), select.POLLIN)
+    return lambda seconds: bool(poll.poll(min(1000 * seconds, _MILLISECONDS_MAX)))
+
+
 def _context_of(address: Address, options: Options) -> ssl.SSLContext | None:
     """Return what verifies a server of https; None for http."""
     if address.scheme != "https":
@@ -287,7 +302,10 @@ P = TypeVar("P", bound=HttpPool[Any])
 
 class HttpTransport(Generic[P]):
     """
-    Sends requests over pools of connections.
+    A driver: sends requests over pools of connections, waits, and calls functions.
+
+    That of `Client` never waits for a loop: its coroutines run to their end at once. So
+    what an operation does is written once.
 
     Attributes:
         is_closed: Whether the client was closed.
@@ -345,6 +363,18 @@ class HttpTransport(Generic[P]):
         `seconds` are those until the head, and then between two parts.
         """
         return await open_body(self._pool(node), request, seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        raise NotImplementedError
+
+    async def call(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401
+        """Call a function of the application; return its result, awaited if it can be."""
+        raise NotImplementedError
+
+    async def finish(self, steps: Operation[None], error: BaseException) -> None:
+        """Perform the last steps of an operation that ends by an error."""
+        raise NotImplementedError
 
     def connections(self) -> Mapping[Node, tuple[int, int]]:
         """Return how many are open to each node, and in use."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Mapping
 
-    from volcache_client.errors import CacheError
-    from volcache_client.nodes import Node
     from volcache_client.uploads import Upload
 
 V = TypeVar("V")
@@ -91,45 +89,6 @@ class Item(NamedTuple, Generic[V]):
 
     value: V
     stat: Stat
-
-
-class Driver(Protocol):
-    """
-    What performs the steps of operations, which are coroutines.
-
-    That of `Client` never waits for a loop: its coroutines run to their end at once. So
-    what an operation does is written once.
-    """
-
-    def send(
-        self, node: Node, request: Request, seconds: float, /
-    ) -> Operation[Answer]:
-        """Send a request and read its answer; see `HttpTransport`, as of the next two."""
-
-    async def send_many(
-        self, node: Node, requests: Sequence[Request], seconds: float, /
-    ) -> Sequence[Answer | CacheError | None]:
-        """Send requests in a row."""
-
-    async def open(
-        self, node: Node, request: Request, seconds: float, /
-    ) -> Answer | Opened:
-        """Send a request and open its answer."""
-
-    async def sleep(self, seconds: float, /) -> None:
-        """Wait."""
-
-    async def call(self, function: Callable[[], Any], /) -> Any:  # noqa: ANN401
-        """Call a function of the application; return its result, awaited if it can be."""
-
-    async def finish(self, steps: Operation[None], error: BaseException, /) -> None:
-        """Perform the last steps of an operation that ends by an error."""
-
-    def keep(self, nodes: tuple[Node, ...], /) -> None:
-        """Close the connections to all other nodes."""
-
-    def connections(self) -> Mapping[Node, tuple[int, int]]:
-        """Return how many are open to each node, and in use."""
 
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """
 What each operation does, for both clients.
 
-An operation is a coroutine; see `Driver`.
+An operation is a coroutine; see `HttpTransport`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import (
     Final,
     Literal,
     NamedTuple,
-    ParamSpec,
     TypeVar,
     cast,
 )
@@ -49,7 +48,6 @@ from volcache_client.uploads import SourceFailed, Upload
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Concatenate
 
     from volcache_client.keys import Key, Ttl
     from volcache_client.messages import Answer, Operation
@@ -58,9 +56,7 @@ if TYPE_CHECKING:
     # The new body and headers for an answer; None: nothing is stored.
     Change = Callable[[Answer | None], tuple[bytes, dict[str, str]] | None]
 
-P = ParamSpec("P")
-S = TypeVar("S", bound=Core[Any])
-T = TypeVar("T")
+M = TypeVar("M", bound="Callable[..., Any]")
 K = TypeVar("K", bound="str | bytes")
 V = TypeVar("V")
 
@@ -104,24 +100,15 @@ class Lock(NamedTuple):
     token: int
 
 
-def _counted(
-    name: str, kind: Literal["read", "write"]
-) -> Callable[
-    [Callable[Concatenate[S, P], Operation[T]]],
-    Callable[Concatenate[S, P], Operation[T | None]],
-]:
+def _counted(name: str, kind: Literal["read", "write"]) -> Callable[[M], M]:
     """Return a decorator: an outage that is not raised makes the result None."""
+    is_write = kind == "write"
 
-    def decorate(
-        method: Callable[Concatenate[S, P], Operation[T]],
-    ) -> Callable[Concatenate[S, P], Operation[T | None]]:
-        def counted(
-            self: S, /, *args: P.args, **kwargs: P.kwargs
-        ) -> Operation[T | None]:
-            steps = method(self, *args, **kwargs)
-            return self.counted(name, steps, is_write=kind == "write")
+    def decorate(method: M) -> M:
+        def counted(self: Core[Any], *args: Any, **kwargs: Any) -> Operation[Any]:  # noqa: ANN401
+            return self.counted(name, method(self, *args, **kwargs), is_write=is_write)
 
-        return counted
+        return cast("M", counted)
 
     return decorate
 
@@ -258,7 +245,7 @@ class Operations(Core[V]):
         return etag
 
     @_counted("delete", "write")
-    async def delete(self, key: Key, etag: str | None = None) -> bool:
+    async def delete(self, key: Key, etag: str | None = None) -> bool | None:
         """Remove a value; return whether it was stored."""
         if etag is not None:
             checked_etag(etag)
@@ -333,7 +320,7 @@ class Operations(Core[V]):
     # --- Changing what is stored --------------------------------------------------
 
     @_counted("touch", "write")
-    async def touch(self, key: Key, ttl: Ttl) -> bool:
+    async def touch(self, key: Key, ttl: Ttl) -> bool | None:
         """Let a value expire at another time; return whether there is one."""
         return await self._touch(key, ttl) is not None
 

@@ -22,8 +22,8 @@ from support.scripted_server import (
     full_listener,
     value,
 )
-from volcache_client import ClientUsageError, aio_connections
-from volcache_client.aio_connections import AsyncConnection
+from volcache_client import ClientUsageError, aio_transport
+from volcache_client.aio_transport import AsyncConnection
 from volcache_client.http1 import BadAnswerError, Host, HttpExchange
 from volcache_client.messages import Request
 from volcache_client.uploads import Upload
@@ -230,7 +230,7 @@ async def test_a_connection_that_is_not_used_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a while; it is not counted any longer."""
-    monkeypatch.setattr(aio_connections, "KEPT_SECONDS", 0.01)
+    monkeypatch.setattr(aio_transport, "KEPT_SECONDS", 0.01)
 
     async with always(VALUE) as server, client_of(server) as client:
         await client.get("a")

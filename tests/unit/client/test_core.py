@@ -163,7 +163,7 @@ def core_of(node: FakeNode, serializer: Any = None, **options: Any) -> Core:
     """Return a core at the time of the node."""
     made = make_options(cast("OptionArguments", options))
     clock = partial(getattr, node, "now")
-    return Core(node, NODE, make_codec(serializer), made, clock, clock)
+    return Core(cast("Any", node), NODE, make_codec(serializer), made, clock, clock)
 
 
 def make_nothing() -> bytes:
