@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
 from volcache_client.discovery import Nodes
 from volcache_client.errors import (
@@ -114,19 +114,12 @@ class Core(Generic[V]):
     async def open(self, stored: bytes) -> tuple[Node, Opened] | None:
         """Return the answer with a value that is not read yet; None for a miss."""
         node = self.nodes.of(stored)
-        await self._admit(node)
         request = Request("GET", path_of(stored), self.headers)
-        try:
-            answer = await self.driver.open(node, request, self.options.timeout)
-        except NodeError as error:
-            self._failed(node, error)
-            raise
-        node.succeeded()
+        answer: object = await self.exchange(node, request, self.driver.open)
         if isinstance(answer, Opened):
             return node, answer
-        if answer.status == NOT_FOUND:
-            return None
-        raise error_of(node.name, answer.status, answer.body)
+        found_in(node, cast("Answer", answer))
+        return None
 
     async def store(
         self, stored: bytes, body: bytes | Upload, headers: Mapping[str, str]
@@ -155,7 +148,12 @@ class Core(Generic[V]):
 
     # --- One exchange -------------------------------------------------------------
 
-    async def exchange(self, node: Node, request: Request) -> Answer:
+    async def exchange(
+        self,
+        node: Node,
+        request: Request,
+        send: Callable[[Node, Request, float], Operation[Any]] | None = None,
+    ) -> Answer:
         """
         Send a request to a node that is up.
 
@@ -166,7 +164,9 @@ class Core(Generic[V]):
         if not node.is_up:
             await self._admit(node)
         try:
-            answer = await self.driver.send(node, request, self.options.timeout)
+            answer: Answer = await (send or self.driver.send)(
+                node, request, self.options.timeout
+            )
         except NodeError as error:
             self._failed(node, error)
             raise

@@ -352,7 +352,26 @@ class HttpTransport(Generic[P]):
             NodeError: There is no connection.
             ClientUsageError: The client was closed meanwhile.
         """
-        return await send_many(self._pool(node), requests, seconds)
+        pool = self._pool(node)
+        lanes: list[_Lane] = []
+        try:
+            for share in _shares(requests):
+                try:
+                    connection = pool.take()
+                except IndexError:
+                    if lanes:  # The first one waits; the others take what is free.
+                        break
+                    connection = await pool.wait(pool.clock() + seconds)
+                lanes.append(_Lane(pool, share, connection))
+                await lanes[-1].send(seconds)
+                if not lanes[-1].works:
+                    break
+            for lane in lanes:
+                await lane.receive(seconds)
+            return [result for lane in lanes for result in lane.results()]
+        finally:
+            for lane in lanes:
+                lane.close()
 
     async def open(
         self, node: Node, request: Request, seconds: float
@@ -362,7 +381,23 @@ class HttpTransport(Generic[P]):
 
         `seconds` are those until the head, and then between two parts.
         """
-        return await open_body(self._pool(node), request, seconds)
+        pool = self._pool(node)
+        exchange = HttpExchange(pool.host, (request,), is_whole=False)
+        body = HttpBody(
+            pool, await begin(pool, exchange, seconds, 0), exchange, seconds
+        )
+        is_open = False
+        try:
+            if exchange.status != _OK:
+                await body.receive(sys.maxsize)
+                return exchange.answer()
+            if "Content-Length" not in exchange.headers:
+                raise NodeConnectionError(pool.name, "an answer of unknown length")
+            is_open = True
+            return Opened(_OK, exchange.headers, body)
+        finally:
+            if not is_open:
+                body.close()
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -454,27 +489,6 @@ async def begin(
     except BaseException:
         pool.release(connection)
         raise
-
-
-async def open_body(
-    pool: HttpPool[Any], request: Request, seconds: float
-) -> Answer | Opened:
-    """Send a request and open its answer; see `HttpTransport.open`."""
-    exchange = HttpExchange(pool.host, (request,), is_whole=False)
-    connection = await begin(pool, exchange, seconds, 0)
-    body = HttpBody(pool, connection, exchange, seconds)
-    is_open = False
-    try:
-        if exchange.status != _OK:
-            await body.receive(sys.maxsize)
-            return exchange.answer()
-        if "Content-Length" not in exchange.headers:
-            raise NodeConnectionError(pool.name, "an answer of unknown length")
-        is_open = True
-        return Opened(_OK, exchange.headers, body)
-    finally:
-        if not is_open:
-            body.close()
 
 
 class HttpBody:
@@ -610,31 +624,6 @@ class _Lane:
     def close(self) -> None:
         """Give the connection back, or close it."""
         self._pool.release(self._connection)
-
-
-async def send_many(
-    pool: HttpPool[Any], requests: Sequence[Request], seconds: float
-) -> list[Answer | CacheError | None]:
-    """Begin on each connection, then receive from each; see `HttpTransport.send_many`."""
-    lanes: list[_Lane] = []
-    try:
-        for share in _shares(requests):
-            try:
-                connection = pool.take()
-            except IndexError:
-                if lanes:  # The first one waits; the others take what is free.
-                    break
-                connection = await pool.wait(pool.clock() + seconds)
-            lanes.append(_Lane(pool, share, connection))
-            await lanes[-1].send(seconds)
-            if not lanes[-1].works:
-                break
-        for lane in lanes:
-            await lane.receive(seconds)
-        return [result for lane in lanes for result in lane.results()]
-    finally:
-        for lane in lanes:
-            lane.close()
 
 
 def _shares(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:

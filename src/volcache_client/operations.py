@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from contextlib import closing
 from hashlib import sha256
 from secrets import token_bytes
 from typing import (
@@ -237,7 +238,7 @@ class Operations(Core[V]):
         """Store a file."""
         stored = self.stored_key(key)
         headers = self.put_headers(ttl, content_type or OCTETS, {})
-        with Upload(source) as upload:
+        with closing(Upload(source)) as upload:
             try:
                 etag = await self.store(stored, upload, headers)
             except SourceFailed as failed:

@@ -93,10 +93,7 @@ class ThreadClient(BaseClient[V]):
     async def _many(self, many: Many[K, T]) -> dict[K, T]:
         """Perform the steps for all nodes at the same time; return the results."""
         self._driver.check_open()
-        calls = [partial(run, steps) for steps in await many.by_node()]
-        for failed in self._workers.run(calls):
-            if failed is not None:
-                raise failed
+        self._workers.run([partial(run, steps) for steps in await many.by_node()])
         return many.results()
 
     async def _make_once(self, stored: bytes, call: Callable[[], Operation[V]]) -> V:

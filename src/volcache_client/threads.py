@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from volcache_client.errors import ClientUsageError
 
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future, ThreadPoolExecutor
 
-T = TypeVar("T")
 V = TypeVar("V")
 
 # How many values a client renews at once, and how many failures it remembers.
@@ -133,32 +131,18 @@ class Workers:
         self._lock: Final = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
 
-    def run(self, calls: Sequence[Callable[[], T]]) -> list[T | Exception]:
-        """Make all calls; return what each has returned or raised, in their order."""
-        results: list[Any] = [None] * len(calls)
-        left = deque(enumerate(calls))
-
-        def work() -> None:
-            while left:
-                try:
-                    index, call = left.popleft()
-                except IndexError:  # Another thread has taken the last one.
-                    return
-                try:
-                    results[index] = call()
-                except Exception as error:  # noqa: BLE001 - Given to the caller.
-                    results[index] = error
-
-        others = min(len(calls), self._count) - 1
-        futures = [self.submit(work) for _ in range(others)]
+    def run(self, calls: Sequence[Callable[[], None]]) -> None:
+        """Make all calls; this thread makes the first, and what no other has begun."""
+        futures = [self.submit(call) for call in calls[1:]]
         try:
-            work()
+            for call, future in zip(calls, (None, *futures), strict=False):
+                if future is None or future.cancel():
+                    call()
+                else:
+                    future.result()
         finally:
-            left.clear()  # After a KeyboardInterrupt.
-        for future in futures:
-            if not future.cancel():
-                future.result()
-        return results
+            for one in futures:  # After a KeyboardInterrupt.
+                one.cancel()
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
         """Make a call in another thread."""
