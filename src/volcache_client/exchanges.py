@@ -601,6 +601,13 @@ class _Lane:
             await self._connection.receive(sys.maxsize)
         except OSError as error:
             self._failed(error)
+            return
+        if not self._exchange.answers:  # Of a single one: it came in parts.
+            if self._exchange.has_end:
+                self._exchange.answers.append(self._exchange.answer())
+            else:
+                reason = "an answer of unknown length"
+                self._refused = [NodeConnectionError(self._pool.name, reason)]
 
     def _failed(self, error: OSError) -> None:
         """

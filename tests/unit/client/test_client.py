@@ -954,6 +954,29 @@ def test_many_answers_with_a_broken_one_end_the_connection(
         wait_until(lambda: numbers_of(client)["connections"] == 0, "the end")
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(value(bytes(1 << 20)), OK + b"ETag: x\r\ncontent-length: 1\r\n\r\nv"),
+        OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\nv\r\n0\r\n\r\n",
+        *(OK + b"\r\nv", b"HTTP/1.1 404 No\r\n\r\n"),
+    ],
+)
+def test_many_with_one_key_asks_once_however_the_answer_comes(
+    answer: bytes, client_of: Any
+) -> None:
+    """In parts, with other lines, in chunks, or until the end of the connection."""
+    requests: list[bytes] = []
+    with (
+        ScriptedServer(closing(requests, answer)) as server,
+        client_of(server, on_error="miss") as client,
+    ):
+        found = client.get_many(["key"])
+        one = client.get("key")
+    assert found == ({} if one is None else {"key": one})
+    assert len(requests) == 2
+
+
 def test_many_large_values_are_stored(client_of: Any) -> None:
     """Those that are not small are sent each for itself."""
     values = {f"key{n}": bytes([n]) * n * 30_000 for n in range(6)}
