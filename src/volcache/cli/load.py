@@ -1,9 +1,8 @@
 """
 `volcache load`: store files in running instances, through the ring, many at a time.
 
-The main thread reads the source. Each instance has a few connections, with a thread for
-each, which sends some files in a row. What is in flight is bounded. What an instance
-refuses is left out; so is, after some tries, what one does not answer.
+Files are sent in batches; one is sent while the next is read. What an instance refuses is
+left out; so is, after some tries, what one does not answer.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from volcache.cli.command import (
     output,
 )
 from volcache.cli.progress import above, progress
-from volcache.cli.sender import NO_ANSWER, Put, Sender
+from volcache.cli.sender import Put, Sender
 from volcache.cli.sources import opened
 from volcache.cli.streams import Interrupt, writing
 from volcache.cli.values import KEY_BYTES_MAX, in_use, put_headers
@@ -163,8 +162,9 @@ class _Load:
 
     def _take(self) -> None:
         """Count what has become of what was sent."""
-        while self._sender.ended:
-            put, status, why = self._sender.ended.popleft()
+        ended, self._sender.ended = self._sender.ended, []
+        for one in ended:
+            put, status, why = one
             if not why:
                 self.outcome.files += 1
                 self.outcome.bytes += len(put.value)
@@ -172,7 +172,7 @@ class _Load:
             if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
                 raise InstanceError(why, "give the token by --token-file")
             self._leave_out(put.key, why)
-            if status == NO_ANSWER or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            if one.is_failure:
                 failed = put.number if self._failed_at is None else self._failed_at
                 self._failed_at = min(failed, put.number)
 
