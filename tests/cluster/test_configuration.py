@@ -53,7 +53,7 @@ def make_certificate(folder: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("gixy") is None, reason="gixy is not installed")
-def test_gixy_finds_nothing(tmp_path: Path) -> None:
+def test_gixy_with_any_options_finds_nothing(tmp_path: Path) -> None:
     """In each failure mode, as shipped, and with TLS, tokens and passwords."""
     options = {
         "volcache/listen.conf": "include volcache/tls.conf;\n",
@@ -175,7 +175,7 @@ def encrypted(folder: Path, files: Mapping[str, str]) -> Iterator[tuple[Nginx, i
         yield nginx, port
 
 
-def test_tls_offers_http2(tmp_path: Path) -> None:
+def test_connection_with_tls_conf_offers_http2(tmp_path: Path) -> None:
     """With tls.conf, nginx answers over TLS 1.2 or 1.3."""
     with encrypted(tmp_path / "nginx", {}) as (nginx, port):
         certificate = nginx.folder / "volcache" / "server.crt"

@@ -230,7 +230,9 @@ def test_slow_disk_does_not_let_nginx_pass_over_an_instance(tmp_path: Path) -> N
         assert all(not sum(misdirected(s).values()) for s in cluster.instances.values())
 
 
-def test_no_value_is_outdated_or_foreign_whatever_fails(tmp_path: Path) -> None:
+def test_get_while_instances_fail_returns_no_outdated_or_foreign_value(
+    tmp_path: Path,
+) -> None:
     """With four writers, while instances are stopped, continued, killed and restarted."""
     chance = random.Random(SEED)  # noqa: S311 - Repeatable.
     end = time.monotonic() + (300 if EXTENT == 0 else 20)

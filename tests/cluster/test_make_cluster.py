@@ -29,7 +29,7 @@ def test_ports_of_the_instances_match_the_list_of_nginx() -> None:
     assert len(set(re.findall(r"VOLCACHE_MOUNT_POINT=(\S+)", text))) == len(known) == 3
 
 
-def test_every_process_receives_signals_itself() -> None:
+def test_process_of_make_cluster_receives_signals_itself() -> None:
     """A shell in between would receive them instead of the service."""
     lines = [
         line

@@ -63,7 +63,7 @@ def test_purge_is_done_by_all_instances(cluster: Cluster) -> None:
         assert server.stats()["store"]["purges"] == 2
 
 
-def test_dry_run_changes_nothing(cluster: Cluster) -> None:
+def test_purge_as_a_dry_run_changes_nothing(cluster: Cluster) -> None:
     """The query is passed on as it was sent."""
     assert purge(cluster, "prefix=%61/&dry-run").status_code == 200
     assert left(cluster) == len(PATHS)

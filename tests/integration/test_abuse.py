@@ -55,7 +55,7 @@ DEADLY = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT}
 HARMLESS = {signal.SIGPIPE, signal.SIGCHLD, signal.SIGWINCH}
 
 
-def test_no_signal_loses_a_value(server: ServerProcess) -> None:
+def test_start_after_any_signal_has_all_values(server: ServerProcess) -> None:
     """A process that is killed by one has all values after a restart."""
     ended = []
     # SIGSTOP is followed by SIGCONT here, which is a signal like any other.

@@ -102,7 +102,7 @@ def case_of(name: str, metrics: str, used: set[str]) -> dict[str, Any]:
     }
 
 
-def test_each_incident_of_the_runbook_fires_its_alarms_and_no_other(
+def test_incident_of_the_runbook_fires_its_alarms_and_no_other(
     promtool: Callable[..., str], metrics: str, tmp_path: Path
 ) -> None:
     """With the metrics of a real instance; the incidents are the rows of its tables."""

@@ -114,7 +114,7 @@ def test_many_processes_make_a_value_once(server: ServerProcess) -> None:
     assert "".join(outputs) == "made\n"
 
 
-def test_a_forked_child_has_connections_and_locks_of_its_own(
+def test_client_after_a_fork_has_connections_and_locks_of_its_own(
     server: ServerProcess,
 ) -> None:
     """Answers are never mixed up, and nothing waits for a thread that is not there."""
@@ -125,7 +125,7 @@ def test_a_forked_child_has_connections_and_locks_of_its_own(
 
 @pytest.mark.parametrize("on_error", ["raise", "miss"])
 @pytest.mark.parametrize("kind", [Client, TaskClient])
-def test_no_answer_is_wrong_while_an_instance_is_killed_and_started(
+def test_client_of_an_instance_that_is_killed_and_started_gets_no_wrong_answer(
     tmp_path: Path, kind: Any, on_error: str
 ) -> None:
     """Each is the value, a miss or an error of the node; afterwards all is as before."""

@@ -241,7 +241,7 @@ COLD_REQUESTS: Final = [
 ]
 
 
-def test_no_request_for_a_cold_record_delays_others(slow: SlowServer) -> None:
+def test_request_for_a_cold_record_delays_no_others(slow: SlowServer) -> None:
     """It is read by a thread before the application sees it, if it is read at all."""
     for number in every(3, len(COLD_REQUESTS)):
         method, headers, status, body = COLD_REQUESTS[number]

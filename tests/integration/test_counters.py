@@ -155,7 +155,7 @@ def ledger(servers: Servers, memcached: MemcachedProcess) -> Iterator[Ledger]:
         yield Ledger(server)
 
 
-def test_every_kind_of_request_is_counted_once(ledger: Ledger) -> None:
+def test_request_of_any_kind_is_counted_once(ledger: Ledger) -> None:
     """By verb and status, as hit or miss, with its bytes, in one histogram."""
     for key in ("a", "b", "gone"):
         ledger.put(key)

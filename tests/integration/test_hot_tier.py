@@ -339,7 +339,7 @@ def test_requests_sent_ahead_are_answered_in_order(site: Site) -> None:
             assert answer.headers["X-Cache"] == source
 
 
-def test_all_requests_for_a_key_that_only_memcached_has(site: Site) -> None:
+def test_request_for_a_key_that_only_memcached_has_is_answered(site: Site) -> None:
     """Parts, headers and conditions; those that find it, and those that do not."""
     site.put("k", b"value")
     site.make_hot("k")

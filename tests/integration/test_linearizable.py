@@ -263,7 +263,7 @@ SMALL: Final = {"volume_size": "2MiB", "eviction": "fifo"}
     ],
     ids=["none", "hot", "always", "small"],
 )
-def test_the_order_of_operations_survives_kills(
+def test_operations_before_and_after_kills_have_one_order(
     tmp_path: Path, memcached: MemcachedProcess, more: dict[str, str], *, is_hot: bool
 ) -> None:
     """
@@ -326,7 +326,7 @@ def test_the_order_of_operations_survives_kills(
         ([("delete", 0, 1, None)], False),
     ],
 )
-def test_an_order_is_found_if_there_is_one(
+def test_find_order_of_any_history_finds_one_if_there_is_one(
     operations: list[tuple[Kind, float, float, State]], *, is_possible: bool
 ) -> None:
     """The checker itself; 9e9 stands for an operation without an answer."""

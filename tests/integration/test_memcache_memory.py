@@ -36,7 +36,7 @@ def server(tmp_path: Path) -> Iterator[MemcacheServer]:
         yield server
 
 
-def test_a_get_of_any_number_of_keys_takes_little_memory(
+def test_get_of_any_number_of_keys_takes_little_memory(
     server: MemcacheServer,
 ) -> None:
     """Other clients are served meanwhile."""

@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemcacheServer]
 
 
 @pytest.mark.parametrize("kind", [Bmemcached, Emcache])
-def test_a_client_may_do_what_its_token_allows(
+def test_client_with_a_token_may_do_what_it_allows(
     server: MemcacheServer, kind: type[Bmemcached | Emcache]
 ) -> None:
     """Over HTTP the value is the same; the connection stays open after a refusal."""
@@ -55,7 +55,7 @@ def test_a_client_may_do_what_its_token_allows(
     assert answer.content == b"9"
 
 
-def test_a_client_with_a_token_works_without_tokens(tmp_path: Path) -> None:
+def test_client_with_a_token_of_a_server_without_works(tmp_path: Path) -> None:
     """SASL is unknown to the server then, which the client takes as permission."""
     with (
         MemcacheServer(tmp_path / "data", settings=SMALL) as server,

@@ -72,7 +72,9 @@ def check(server: ServerProcess, values: Mapping[str, bytes], ttl: int = 0) -> N
             assert ttl - 60 < age <= ttl
 
 
-def test_files_are_loaded(server: ServerProcess, tmp_path: Path) -> None:
+def test_load_of_files_by_a_list_stores_them(
+    server: ServerProcess, tmp_path: Path
+) -> None:
     """By nginx's list."""
     (tmp_path / "list").write_text(instances_text([f"127.0.0.1:{server.port}"]))
     (tmp_path / "files").mkdir()
@@ -109,7 +111,7 @@ def test_cache_of_nginx_is_filled_through_volcache(tmp_path: Path) -> None:
         assert set(filled.origin.asked.values()) == {1}
 
 
-def test_memcached_is_copied(server: ServerProcess) -> None:
+def test_copy_of_memcached_keeps_values_and_lifetimes(server: ServerProcess) -> None:
     """With lifetimes."""
     values = {key.partition(" ")[0]: value for key, value in VALUES.items()}
     with MemcachedProcess() as memcached:
@@ -120,7 +122,7 @@ def test_memcached_is_copied(server: ServerProcess) -> None:
     check(server, values, 5000)
 
 
-def test_redis_is_copied(server: ServerProcess) -> None:
+def test_copy_of_redis_keeps_strings_and_lifetimes(server: ServerProcess) -> None:
     """Strings, with lifetimes."""
     with Redis() as running:
         with redis.Redis("127.0.0.1", running.port) as old:
@@ -131,7 +133,9 @@ def test_redis_is_copied(server: ServerProcess) -> None:
     check(server, VALUES, 5000)
 
 
-def test_diskcache_is_copied(server: ServerProcess, tmp_path: Path) -> None:
+def test_copy_of_diskcache_by_the_serializer_keeps_values(
+    server: ServerProcess, tmp_path: Path
+) -> None:
     """By the serializer."""
     with diskcache.Cache(str(tmp_path / "old")) as old:
         old.set("a", {"b": 1}, expire=5000)
@@ -140,7 +144,9 @@ def test_diskcache_is_copied(server: ServerProcess, tmp_path: Path) -> None:
     check(server, {"a": b'{"b":1}', "n": b"[1,2]"}, 5000)
 
 
-def test_cachefs_is_loaded(server: ServerProcess, tmp_path: Path) -> None:
+def test_load_of_cachefs_stores_its_values(
+    server: ServerProcess, tmp_path: Path
+) -> None:
     """tests/integration/test_load.py has deletions and volumes that are used again."""
     store = CacheFs(tmp_path / "old", volumes=4, size=1000)
     for key, value in VALUES.items():

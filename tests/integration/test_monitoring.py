@@ -45,7 +45,7 @@ def expressions() -> list[str]:
 
 
 @pytest.mark.parametrize("path", [ALERTS, DASHBOARD], ids=lambda path: path.name)
-def test_every_metric_and_label_in_use_exists(path: Path, metrics: str) -> None:
+def test_metric_or_label_in_use_exists(path: Path, metrics: str) -> None:
     """With a name that does not exist an alarm never fires, and a panel stays empty."""
     # Also those without a value yet.
     given = set(re.findall(r"^(?:# TYPE )?(\w+)", metrics, re.MULTILINE))
@@ -64,7 +64,9 @@ def test_every_metric_and_label_in_use_exists(path: Path, metrics: str) -> None:
     assert used <= labels
 
 
-def test_alarms_fire_when_they_should(promtool: Callable[..., str]) -> None:
+def test_alarm_in_each_case_of_alerts_test_fires_as_it_says(
+    promtool: Callable[..., str],
+) -> None:
     """They pass the cases of alerts_test.yml."""
     tests = Path(__file__).with_name("alerts_test.yml")
     assert "SUCCESS" in promtool("test", "rules", tests)

@@ -40,7 +40,7 @@ def server(servers: Servers) -> Iterator[ServerProcess]:
         yield running
 
 
-def test_every_reference_names_a_part_of_the_description() -> None:
+def test_reference_in_openapi_names_a_part_of_the_description() -> None:
     """One that does not is ignored by the checks."""
     references = re.findall(r'\$ref: "#/([^"]+)"', PATH.read_text())
     assert len(references) > 50

@@ -84,7 +84,7 @@ def test_empty_instance_is_shown_without_odd_numbers(server: Page) -> None:
     assert tab.complaints == []
 
 
-def test_numbers_follow_the_load(server: Page) -> None:
+def test_page_under_load_shows_changing_numbers(server: Page) -> None:
     """Ratio, rate, times and the charts change while the page is open."""
     tab = server.look()
     add_reads(server.stats, 750, 250)
@@ -251,7 +251,7 @@ def test_page_survives_a_restart_of_the_instance(server: Page) -> None:
     assert "-" not in tab.text("requests-big")
 
 
-def test_bad_response_is_reported(server: Page) -> None:
+def test_page_with_a_bad_response_reports_it(server: Page) -> None:
     """And the page keeps polling."""
     tab = server.look()
     for answer, words in (

@@ -80,7 +80,7 @@ def options(heading: str) -> list[tuple[str, str]]:
     return [(name.strip("`"), default.strip("`")) for name, default, _ in rows(heading)]
 
 
-def test_every_option_is_in_a_table_with_its_default() -> None:
+def test_option_of_the_client_is_in_a_table_with_its_default() -> None:
     """In the order of the code."""
     wanted = [
         (one.name, repr(one.default).replace("'", '"')) for one in fields(Options)
@@ -93,7 +93,7 @@ def test_every_option_is_in_a_table_with_its_default() -> None:
     ]
 
 
-def test_every_error_is_in_the_table() -> None:
+def test_error_of_the_client_is_in_the_table() -> None:
     """And whether it is an outage."""
     table = {re.findall(r"\w+", row[0])[0]: row[2] for row in rows("Errors")}
     errors = {name: getattr(volcache_client, name) for name in volcache_client.__all__}

@@ -107,7 +107,9 @@ def test_reload_needs_the_token_of_the_operator(server: Reloadable) -> None:
     assert exchange(server.port, "POST", "/-/reload", b"", ADMIN).status == 403
 
 
-def test_headers_for_browsers_change(server: Reloadable) -> None:
+def test_reload_with_other_origins_changes_the_headers_for_browsers(
+    server: Reloadable,
+) -> None:
     """Also in answers of C, on connections that are open."""
     name = "Access-Control-Allow-Origin"
     origin = "Origin: https://a.example"
@@ -129,7 +131,9 @@ def test_headers_for_browsers_change(server: Reloadable) -> None:
             assert vary == ("Origin" if "example" in origins else None)
 
 
-def test_limit_of_slow_requests_changes(server: Reloadable) -> None:
+def test_reload_with_another_limit_of_slow_requests_changes_it(
+    server: Reloadable,
+) -> None:
     """For reads, misses and writes."""
     server.set("log_slow = 0.000001")
     server.hang_up()
@@ -146,7 +150,7 @@ def test_limit_of_slow_requests_changes(server: Reloadable) -> None:
     assert server.count("request.slow") == before
 
 
-def test_wrong_settings_change_nothing(server: Reloadable) -> None:
+def test_reload_with_wrong_settings_changes_nothing(server: Reloadable) -> None:
     """The reason is logged, and the answer has it; the process keeps serving."""
     server.set('read_token = "reader"')
     server.reload()

@@ -73,7 +73,7 @@ def put_many(server: ServerProcess, count: int, first: int = 0) -> set[int]:
 @pytest.mark.parametrize(
     ("kind", "eviction"), [("tmpfs", "frequency"), ("ext4", "fifo")]
 )
-def test_a_disk_smaller_than_the_settings_refuses_nothing(
+def test_put_on_a_disk_smaller_than_the_settings_is_not_refused(
     tmp_path: Path, kind: str, eviction: str
 ) -> None:
     """Not one 507; after a kill, what is there is what was stored last."""
@@ -105,7 +105,7 @@ def test_a_disk_smaller_than_the_settings_refuses_nothing(
         assert put_many(server, 60, 300) == {200}
 
 
-def test_a_disk_that_others_fill_and_a_read_only_one_are_served(tmp_path: Path) -> None:
+def test_get_on_a_full_or_read_only_disk_is_answered(tmp_path: Path) -> None:
     """Writes go on in the volumes there are; read-only, they are refused in one line."""
     with (
         mounted("ext4", tmp_path) as disk,
@@ -138,7 +138,7 @@ def test_a_disk_that_others_fill_and_a_read_only_one_are_served(tmp_path: Path) 
         server.terminate()
 
 
-def test_a_start_with_few_descriptors_names_the_limit(tmp_path: Path) -> None:
+def test_start_with_few_descriptors_names_the_limit(tmp_path: Path) -> None:
     """Before it has created files; not the directory."""
     settings = {
         "VOLCACHE_MOUNT_POINT": str(tmp_path / "cache"),

@@ -62,7 +62,7 @@ def is_refused(server: ServerProcess) -> bool:
     return False
 
 
-def test_a_process_that_was_stopped_and_continued_goes_on(
+def test_process_that_was_stopped_and_continued_goes_on(
     server: ServerProcess,
 ) -> None:
     """As by Ctrl-Z and `fg`, or by a debugger, longer than the drainer waits at a time."""

@@ -120,7 +120,7 @@ def test_value_of_a_client_that_has_gone_is_stored(
         wait_until(lambda key=key: status(server, key) == 200, f"{key} to be stored")  # type: ignore[misc]
 
 
-def test_no_value_is_stored_whose_sync_has_failed(
+def test_put_whose_sync_fails_stores_no_value(
     machine: Machine, server: MemcacheServer
 ) -> None:
     """Not even after a kill, once another one is stored."""
