@@ -8,26 +8,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from email.utils import formatdate, parsedate_to_datetime
 from itertools import groupby
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from support.http_requests import Request, make_request
-from support.rows import Row, expanded, read_rows
+from support.rows import END, HTTP_ROWS, Row, expanded, read_rows
 from support.surfaces import SURFACES, Connection, Instances, Surface, Wired
 from support.waiting import wait_until
 from support.wire import Reply
 
 TEXT: Final = {"text/plain; charset=utf-8", "text/plain"}
 TWICE: Final = {"WWW-Authenticate"}
-# What is between the fields of a line.
-END: Final = re.compile(r";(?! )")
 
 
 def blocks() -> Mapping[str, list[tuple[int, Row]]]:
     """Return the numbered rows by the names of their blocks, without alternatives."""
-    numbered = enumerate(read_rows(Path(__file__).with_name("http.txt")))
+    numbered = enumerate(read_rows(HTTP_ROWS))
     return {
         name: list(rows)
         for name, rows in groupby(numbered, lambda one: one[1].name.partition(" [")[0])

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from functools import reduce
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-_CHOICE = re.compile(r"\{([^{}*|]*(?:\|[^{}*|]*)+)\}")
+HTTP_ROWS: Final = Path(__file__).parents[1] / "behaviour" / "http.txt"
+# What is between the fields of a line of a request or an answer.
+END: Final = re.compile(r";(?! )")
+_CHOICE: Final = re.compile(r"\{([^{}*|]*(?:\|[^{}*|]*)+)\}")
 
 
 class Row(NamedTuple):
@@ -34,7 +37,7 @@ def read_rows(path: Path) -> Iterator[Row]:
         rest = [pair for pair in pairs if pair[0] != "@"]
         given = [line for mark, line in pairs if mark == "@"]
         if not any(" => " in line for line in given):
-            given = [one for line in given for one in line.split(" | ")]
+            given = [one for line in given for one in re.split(r" \|(?: |$)", line)]
         for one in given or [""]:
             sent, _, answer = one.partition(" => ")
             values = (("{}", sent), ("{=}", answer), ("{#}", f"{len(expanded(sent))}"))
