@@ -1,4 +1,8 @@
-"""http.txt says what each request is answered: on four surfaces."""
+"""
+http.txt says what each request is answered: on four surfaces.
+
+What an instance answers is also as docs/openapi.yaml says.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from typing import Final
 import pytest
 
 from support.http_requests import Request, make_request
+from support.openapi import check_described
 from support.rows import END, HTTP_ROWS, Row, expanded, read_rows
 from support.surfaces import SURFACES, Connection, Instances, Surface, Wired
 from support.waiting import wait_until
@@ -122,6 +127,8 @@ class Exchange:
         elif mark == ">":
             request = request_of(self._filled(line))
             self._method, self._reply = request.method, connection.ask(request)
+            if self._mark == "f":
+                check_described(request.method, line.split(" ")[1], self._reply)
         elif mark == ">>":
             assert isinstance(connection, Wired)
             text = expanded(END.sub(r"\\r\\n", self._filled(line)))
