@@ -83,7 +83,7 @@ test: ## lint, types and a sample of all tests: 5 minutes (PYTEST_ARGS=... JOBS=
 	@echo "== pytest"
 	@$(TESTS) $(WORKERS) --timeout=$(TIMEOUT) $(PYTEST_ARGS)
 
-nightly: ## clients, programs and packages of others, and the benchmark: 5 minutes
+nightly: ## clients and programs of others, and the image: 5 minutes
 	@tools/setup.sh test
 	@$(TESTS) $(WORKERS) --timeout=1200 -m nightly
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tarfile
 import tomllib
 import zipfile
 from email import message_from_bytes
@@ -21,7 +20,6 @@ import volcache
 import wheels
 from support.checkout import copied, tracked
 from support.program import ended
-from volcache.shipped import shipped_files
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -34,16 +32,6 @@ NEEDED = list(map(Requirement, sum(EXTRAS.values(), PROJECT["dependencies"])))
 # Of this tree, with the same version.
 CLIENT = "volcache-client"
 REQUIREMENTS = ("requirements.txt", "tests/requirements.txt")
-# Of the native core and the front; not in a wheel.
-SOURCES = {".c", ".h", ".pxd", ".pxi", ".pyx"}
-# The most packages that pip installs beside volcache, and a module that needs them.
-EXTRA_NEEDS = {
-    "": (2, "volcache, volcache_client"),
-    "server": (4, "volcache.wiring"),
-    "tools": (4, "volcache, shtab, tqdm"),
-    "prometheus": (3, "volcache_client.prometheus"),
-    "django": (5, "volcache_client.adapters.django"),
-}
 # Where most dependencies are needed.
 LOWEST = {"extra": "", "python_version": "3.11", "python_full_version": "3.11.0"}
 # In the place of the server's packages, as if they were not installed.
@@ -204,70 +192,6 @@ store.close()
 # --- Source package and wheel ----------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the source package of this tree."""
-    folder = tmp_path_factory.mktemp("source")
-    tree = copied(folder / "tree")
-    wheels.build_client(tree, folder, epoch=1_600_000_000)
-    return wheels.build_source(tree, folder, epoch=0)
-
-
-@pytest.fixture(scope="module")
-def wheel(source: Path) -> Path:
-    """Make the wheels for this Python, as a release has them; return volcache's."""
-    version = "{}.{}".format(*sys.version_info)
-    target = wheels.Target(version, "x86_64")
-    headers = wheels.headers(version, (sys.executable,))
-    wheels.build_bjoern(target, headers, source.parent)
-    tree = wheels.unpack(source, source.parent / "source")
-    return wheels.build(tree, target, headers, 1_600_000_000, source.parent)
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Path:
-    """Make an environment with nothing in it; return its Python."""
-    return release.environment(tmp_path / "empty", Path(sys.executable))
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_wheel_has_all_modules_the_core_and_the_shipped_files(
-    wheel: Path, tmp_path: Path
-) -> None:
-    """No C source; the commands find the files."""
-    file = zipfile.ZipFile(wheel)
-    everything = {name for name in file.namelist() if not name.endswith("/")}
-    names = {name for name in everything if ".dist-info/" not in name}
-    built = sorted(name for name in names if name.endswith(".so"))
-    places = ("checksum/_crc32c", "front/_native", "store/_core/_native")
-    for name, place in zip(built, places, strict=True):
-        assert re.fullmatch(rf"volcache/{place}\.[^/]*\.so", name)
-    modules = {
-        path.removeprefix("src/")
-        for path in tracked()
-        if path.startswith("src/volcache/") and Path(path).suffix not in SOURCES
-    }
-    files = {f"volcache/files/{path}" for path in shipped_files(ROOT)}
-    assert names == {*built, *modules, *files}
-
-    installed = tmp_path / "installed"
-    file.extractall(installed)  # noqa: S202 - Made here.
-    program = "import sys; from volcache.cli.main import main; sys.exit(main())"
-    shown = python(program, "files", str(tmp_path / "written"), path=installed)
-    assert shown.endswith(f"{len(files)} files written, 0 unchanged\nexit code 0")
-    for path in shipped_files(ROOT):
-        assert (tmp_path / "written" / path).read_bytes() == (ROOT / path).read_bytes()
-    program = (
-        "import volcache.checksum._crc32c as checksum, volcache.front._native as front,"
-        " volcache.store._core._native as core;"
-        "print(checksum.__file__, front.__file__, core.__file__)"
-    )
-    shown = python(program, path=installed)
-    paths = " ".join(str(installed / name) for name in built)
-    assert shown == f"{paths}\nexit code 0"
-
-
 @pytest.mark.slow
 def test_client_wheel_is_installed_on_any_platform_and_needs_nothing(
     tmp_path: Path,
@@ -295,56 +219,3 @@ def test_client_wheel_is_installed_on_any_platform_and_needs_nothing(
     # A folder that had nothing in it has the clients.
     shown = release.test_client(tmp_path / "alone", wheel, Path(sys.executable))
     assert "a miss without an instance" in shown
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_wheel_is_for_a_platform_that_package_indexes_accept(wheel: Path) -> None:
-    """That of an old glibc."""
-    assert "manylinux_2_28_x86_64" in wheel.name
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-@pytest.mark.parametrize("extra", ["", *EXTRAS])
-def test_each_extra_is_installed_alone(wheel: Path, empty: Path, extra: str) -> None:
-    """Without a compiler, with few packages, and what it is for works."""
-    most, module = EXTRA_NEEDS[extra]
-    release.install(empty, f"{wheel}[{extra}]" if extra else str(wheel))
-    assert len(release.installed(empty) - {"volcache"}) <= most
-    assert CLIENT in release.installed(empty)
-    assert ended([empty, "-c", f"import {module}"]).returncode == 0
-    if extra == "tools":
-        assert "names the extra" in release.smoke(empty, "tools")
-        release.install(empty, f"{wheel}[server]")
-        assert "restart, kill -9" in release.smoke(empty, "server")
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_source_package_has_all_that_git_has(source: Path, tmp_path: Path) -> None:
-    """The extras are extras."""
-    with tarfile.open(source) as file:
-        names = [name.partition("/")[2] for name in file.getnames()]
-        file.extractall(tmp_path)  # noqa: S202 - Made here.
-    hidden = {path for path in tracked() if path.startswith(".")}
-    assert {*tracked()} - {*names} == hidden
-    assert not any(name.endswith((".so", ".pyc")) for name in names)
-
-    text = (tmp_path / f"volcache-{volcache.__version__}/PKG-INFO").read_bytes()
-    found = message_from_bytes(text)
-    assert len(found.get_all("Requires-Dist", [])) == len(NEEDED)
-    required = [Requirement(line) for line in found.get_all("Requires-Dist", [])]
-    plain = {needed.name for needed in required if not needed.marker}
-    assert plain == {Requirement(line).name for line in PROJECT["dependencies"]}
-    assert found["Description-Content-Type"] == "text/markdown"
-    assert str(found.get_payload()).startswith("# volcache\n")
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_source_package_says_what_it_needs(source: Path, tmp_path: Path) -> None:
-    """Without a compiler, in one line; with it, a server starts."""
-    shown = release.test_source(tmp_path / "compiled", source)
-    assert shown.startswith("  volcache: a compiler or headers are missing; on Debian")
-    assert "restart, kill -9" in shown
