@@ -1,7 +1,12 @@
-"""The application hangs: the loops go on, and the watchdog and nginx are told."""
+"""
+The application hangs: the loops go on, and the watchdog and nginx are told.
+
+Its thread leaves the processor to them.
+"""
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -112,3 +117,26 @@ def test_request_without_a_ring_waits_for_the_application_and_stops_the_watchdog
             hanging.unlink()
             assert read_reply(connection).status == 200
             manager.wait_for("WATCHDOG=1")
+
+
+def scheduling_of(pid: int) -> list[tuple[str, int, int]]:
+    """Return name, policy and niceness of each thread, see proc(5)."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(") ")
+        fields = rest.split()
+        found.append((name, int(fields[38]), int(fields[16])))
+    return found
+
+
+def test_thread_of_the_application_has_a_lower_priority_than_the_loops(
+    tmp_path: Path,
+) -> None:
+    """The kernel lets a loop that wakes up run before it."""
+    with ServerProcess(tmp_path / "data", settings={**SHARED, "threads": 2}) as server:
+        threads = scheduling_of(server.pid)
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    loops = {tuple(rest) for name, *rest in threads if name == "front"}
+    assert loops == {(os.SCHED_OTHER, usual)}
+    lower = [rest for _, *rest in threads if rest[1] != usual]
+    assert lower == [[os.SCHED_BATCH, min(usual + 10, 19)]]

@@ -14,6 +14,8 @@
 #include "transfer.h"
 
 enum {
+    /* Of a reply that waits for room: in a turn. */
+    CONNECTION_SEND_BYTES = 65536,
     /* Receives in a turn of what is not wanted, and before a connection is closed. */
     CONNECTION_DISCARDS = 16,
     /* After the time for a transfer, it must have been this fast since it began. */
@@ -315,9 +317,12 @@ bool vc_connection_send(vc_connection *c, const struct iovec *parts, unsigned co
 }
 
 bool vc_connection_flush(vc_connection *c) {
-    struct iovec part = {c->unsent + c->sent, c->unsent_length - c->sent};
+    size_t left = c->unsent_length - c->sent;
+    size_t length = left < CONNECTION_SEND_BYTES ? left : CONNECTION_SEND_BYTES;
+    struct iovec part = {c->unsent + c->sent, length};
     ssize_t sent = connection_send_now(c, &part, 1);
     if (sent < 0) return false;
+    if ((size_t)sent == length && length < left) vc_connection_queue(c);
     c->sent += (size_t)sent;
     if (c->sent == c->unsent_length) {
         free(c->unsent);

@@ -18,6 +18,7 @@ import socket
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -52,6 +53,8 @@ _logger: Final = logging.getLogger("volcache.server")
 _REMOTE_FIELD: Final = "HTTP_X_VOLCACHE_REMOTE"
 _ADMIN_PREFIX: Final = "admin "
 _BACKLOG: Final = 1024
+# Of bjoern's thread, above that of the loops.
+_NICENESS: Final = 10
 _FIRST_REQUEST: Final = b"GET / HTTP/1.1\r\nHost: bjoern\r\nConnection: close\r\n\r\n"
 _WORK_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 1.0
@@ -119,6 +122,13 @@ def usual_threads() -> int:
     return min(_THREADS_MAX, len(os.sched_getaffinity(0)))
 
 
+def _give_way() -> None:
+    """Let the loops have the processor before this thread, without starving it."""
+    with suppress(OSError):  # Whoever has started the process may not allow it.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        os.nice(_NICENESS)
+
+
 class Application:
     """bjoern, in a thread of its own, on a Unix socket that only this process can reach."""
 
@@ -151,6 +161,7 @@ class Application:
             nonlocal is_serving
             if not is_serving:
                 is_serving = True
+                _give_way()
                 signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
                 start_response("200 OK", [("Content-Length", "0")])
                 return []
