@@ -186,6 +186,14 @@ static void settle(void) {
     vc_connections_free_closed(home);
 }
 
+/* A loop has a round in each second, whatever happens. */
+static void let_pass(unsigned seconds) {
+    for (unsigned i = 0; i < seconds; i++) {
+        home->loop.now_ns += SECONDS(1);
+        settle();
+    }
+}
+
 /* --- The clients ----------------------------------------------------------------------------- */
 
 static void open_peer(peer *p) {
@@ -227,7 +235,7 @@ static void act(void) {
     } else if (choice == 10 && p->fd >= 0 && !take(4)) {
         close(p->fd);
         p->fd = -1;
-    } else if (choice == 11) home->loop.now_ns += SECONDS(take(6));
+    } else if (choice == 11) let_pass(take(6));
     else settle();
 }
 
@@ -291,15 +299,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
             const char *drip = j % 2 ? "w" : i % 2 ? "\n" : "\r";
             if (peers[j].fd >= 0) (void)!send(peers[j].fd, drip, 1, MSG_NOSIGNAL);
         }
-        home->loop.now_ns += SECONDS(1);
-        settle();
+        let_pass(1);
     }
     /* Whatever they have sent: all end in time. */
     server.is_in_ring = true;
-    for (int i = 0; i < 400; i++) {
-        home->loop.now_ns += SECONDS(1);
-        settle();
-    }
+    let_pass(400);
     for (int i = 0; i < PEERS; i++) {
         CHECK(!peers[i].connection);
         if (peers[i].fd >= 0) close(peers[i].fd);
