@@ -502,6 +502,19 @@ def test_bodies_wait_for_memory_in_their_order(tmp_path: Path) -> None:
         assert server.memory("VmHWM") - before < 3 * BODY_MEMORY
 
 
+def test_body_for_the_application_is_counted_until_it_is_answered(
+    patient: ServerProcess,
+) -> None:
+    """From its head on, although it is passed on as it arrives."""
+    head = b"PROPFIND /none HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n"
+    with connect(patient.port) as client:
+        client.sendall(head % len(LARGE) + LARGE[:-1])
+        wait_until_counted(patient, body_bytes=len(LARGE))
+        client.sendall(LARGE[-1:])
+        assert client.recv(4096).startswith(b"HTTP/1.1 404 ")
+        wait_until_counted(patient, body_bytes=0)
+
+
 def test_large_answers_to_clients_that_do_not_read_need_little_memory(
     tmp_path: Path,
 ) -> None:

@@ -399,6 +399,9 @@ vc_step vc_http_forward(vc_http_job *job) {
         request->is_chunked = false;
         request->has_length = true;
         request->content_length = s->decoded;
+    } else if (request->content_length && !s->has_memory) {
+        s->base.reserve = request->content_length;  /* The application collects the body. */
+        return VC_STEP_MEMORY;
     }
     vc_forward *forward = &s->base.forward;
     *forward = (vc_forward){
