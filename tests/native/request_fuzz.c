@@ -208,94 +208,85 @@ typedef struct {
     size_t length;
 } verdict;
 
-enum { SIZE_MAX_BYTES = 20, LINE_MAX_BYTES = 4097 };     /* with its end, or of all trailers */
+enum { SIZE_MAX_BYTES = 20, LINE_MAX_BYTES = 4096 };     /* with its end, or of all trailers */
 
 static bool is_token(char byte) {
     return byte && strchr("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
                           "ABCDEFGHIJKLMNOPQRSTUVWXYZ", byte);
 }
 
-static bool is_text(char byte) {
-    return byte == '\t' || ((uint8_t)byte >= 0x20 && byte != 0x7F);
+static bool is_text(const char *at, size_t length) {
+    while (length && (*at == '\t' || ((uint8_t)*at >= 0x20 && *at != 0x7F))) at++, length--;
+    return !length;
 }
 
-/* Pass the rest of a line. Returns VC_CHUNKS_END at the end of it. */
-static vc_chunks_state pass_line(const char *data, size_t length, size_t *at, size_t limit) {
-    while (*at < length && is_text(data[*at])) {
-        if (*at >= limit) return VC_CHUNKS_REFUSED;
-        ++*at;
+/* Find the end of the line, of which `limit` bytes are allowed; VC_CHUNKS_END if it is there. */
+static vc_chunks_state find_line(const char *at, size_t length, size_t limit, size_t *line) {
+    for (*line = 0; *line < length && *line < limit; ++*line) {
+        if (at[*line] != '\n') continue;
+        return *line && at[--*line] == '\r' ? VC_CHUNKS_END : VC_CHUNKS_REFUSED;
     }
-    for (int i = 0; i < 2; i++, ++*at) {
-        if (*at == length) return VC_CHUNKS_MORE;
-        if (*at >= limit || data[*at] != "\r\n"[i]) return VC_CHUNKS_REFUSED;
-    }
-    return VC_CHUNKS_END;
+    return length < limit ? VC_CHUNKS_MORE : VC_CHUNKS_REFUSED;
 }
 
-/* Read a size and its line; VC_CHUNKS_END at the end of it. Spaces may follow the size up to the
- * end of the line, but no extension. */
-static vc_chunks_state pass_size(const char *data, size_t length, size_t *at, uint64_t *size) {
-    size_t start = *at, limit = start + LINE_MAX_BYTES;
-    unsigned digits = 0;
-    *size = 0;
-    for (; *at < length; ++*at) {
-        const char *hex = "0123456789abcdef";
-        char byte = data[*at], *digit = byte ? strchr(hex, byte | 0x20) : NULL;
-        if (!digit || (byte < '0')) break;
-        if (*at >= start + SIZE_MAX_BYTES) return VC_CHUNKS_REFUSED;
-        if (*size || digit != hex) digits++;
-        if (digits > 15) return VC_CHUNKS_REFUSED;
-        *size = *size * 16 + (uint64_t)(digit - hex);
+/* Read the size in a line. Spaces may follow it up to the end of the line, but no extension. */
+static bool read_size(const char *line, size_t length, uint64_t *size) {
+    static const char HEX[] = "0123456789abcdef";
+    size_t at = 0, zeros = 0;
+    for (*size = 0; at < length; at++) {
+        const char *digit = line[at] && line[at] >= '0' ? strchr(HEX, line[at] | 0x20) : NULL;
+        if (!digit) break;
+        *size = *size * 16 + (uint64_t)(digit - HEX);
+        if (!*size) zeros++;
+        if (at >= SIZE_MAX_BYTES || at + 1 - zeros > 15) return false;
     }
-    if (*at == length) return VC_CHUNKS_MORE;
-    if (*at == start) return VC_CHUNKS_REFUSED;
-    if (!memchr("; \t\r", data[*at], 4)) return VC_CHUNKS_REFUSED;
-    if (data[*at] != ';') {
-        while (*at < length && *at < limit && (data[*at] == ' ' || data[*at] == '\t')) ++*at;
-        if (*at < length && data[*at] != '\r') return VC_CHUNKS_REFUSED;
-    }
-    return pass_line(data, length, at, limit);
+    if (!at) return false;
+    if (at < length && line[at] == ';') return is_text(line + at, length - at);
+    while (at < length && (line[at] == ' ' || line[at] == '\t')) at++;
+    return at == length;
 }
 
-/* Read the lines after the last chunk: a name, a colon and any text each. */
-static vc_chunks_state pass_trailers(const char *data, size_t length, size_t *at) {
-    size_t limit = *at + LINE_MAX_BYTES;
-    for (;;) {
-        size_t start = *at;
-        if (*at == length) return VC_CHUNKS_MORE;
-        if (data[*at] == '\r' || *at >= limit) return pass_line(data, length, at, limit);
-        while (*at < length && *at < limit && is_token(data[*at])) ++*at;
-        if (*at == length) return VC_CHUNKS_MORE;
-        if (*at == start || *at >= limit || data[*at] != ':') return VC_CHUNKS_REFUSED;
-        vc_chunks_state state = pass_line(data, length, at, limit);
-        if (state != VC_CHUNKS_END) return state;
-    }
+/* A name, a colon and any text. */
+static bool is_trailer(const char *line, size_t length) {
+    size_t name = 0;
+    while (name < length && is_token(line[name])) name++;
+    return name && name < length && line[name] == ':' && is_text(line + name, length - name);
 }
 
 /* Decode a body as RFC 9112 says, from all of its bytes. */
 static verdict judge(const char *data, size_t length) {
     verdict found = {.state = VC_CHUNKS_REFUSED, .body = allocated(length)};
-    size_t at = 0;
-    for (;;) {
+    size_t line, first = 0;     /* the last size */
+    for (bool is_last = false;;) {
+        const char *at = data + found.used;
+        size_t left = length - found.used, trailers = is_last ? found.used - first : 0;
         uint64_t size;
-        vc_chunks_state state = pass_size(data, length, &at, &size);
-        if (state == VC_CHUNKS_END && !size) state = pass_trailers(data, length, &at);
-        else if (state == VC_CHUNKS_END) {
-            size_t some = size < length - at ? (size_t)size : length - at;
-            memcpy(found.body + found.length, data + at, some);
-            found.length += some;
-            at += some;
-            if (at < length && data[at] != '\r') state = VC_CHUNKS_REFUSED;
-            else if (at + 1 < length && data[at + 1] != '\n') state = VC_CHUNKS_REFUSED;
-            else if (at + 2 > length) state = VC_CHUNKS_MORE;
-            if (state == VC_CHUNKS_END) {
-                at += 2;
-                continue;
-            }
+        vc_chunks_state state = find_line(at, left, LINE_MAX_BYTES - trailers, &line);
+        if (state != VC_CHUNKS_END) {
+            found.state = state;
+            return found;
         }
-        found.state = state;
-        found.used = state == VC_CHUNKS_MORE ? length : at;
-        return found;
+        if (is_last ? line && !is_trailer(at, line) : !read_size(at, line, &size)) return found;
+        if (!is_last) first = found.used;
+        found.used += line + 2;
+        if (is_last && !line) {
+            found.state = VC_CHUNKS_END;
+            return found;
+        }
+        is_last = is_last || !size;
+        if (is_last) continue;
+        size_t some = size < length - found.used ? (size_t)size : length - found.used;
+        memcpy(found.body + found.length, data + found.used, some);
+        found.length += some;
+        found.used += some;
+        if (some < size) state = VC_CHUNKS_MORE;
+        else state = find_line(data + found.used, length - found.used, LINE_MAX_BYTES, &line);
+        if (state == VC_CHUNKS_END && line) state = VC_CHUNKS_REFUSED;
+        if (state != VC_CHUNKS_END) {
+            found.state = state;
+            return found;
+        }
+        found.used += 2;
     }
 }
 
@@ -303,9 +294,9 @@ static verdict judge(const char *data, size_t length) {
 static verdict decode(const char *data, size_t length, uint64_t *random, char *out) {
     vc_chunks chunks = {0};
     verdict found = {.state = VC_CHUNKS_MORE, .body = out};
-    while (found.used < length && found.state == VC_CHUNKS_MORE) {
-        size_t piece = random ? some_piece(random, length - found.used) : length, used = 0;
-        size_t written = 0;
+    for (size_t arrived = 0; arrived < length && found.state == VC_CHUNKS_MORE;) {
+        arrived += random ? some_piece(random, length - arrived) : length;
+        size_t piece = arrived - found.used, used = 0, written = 0;
         const char *reason = NULL;
         char *copy = copied(data + found.used, piece), *to = allocated(piece);
         found.state = vc_chunks_take(&chunks, copy, piece, &used, to, &written, &reason);
@@ -313,7 +304,6 @@ static verdict decode(const char *data, size_t length, uint64_t *random, char *o
             CHECK(reason && *reason && strlen(reason) < VC_TEXT_BYTES);
         } else {
             CHECK(used <= piece && written <= used);
-            CHECK(used == piece || found.state == VC_CHUNKS_END);
             memcpy(out + found.length, to, written);
             found.length += written;
             found.used += used;

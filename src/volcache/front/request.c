@@ -504,111 +504,78 @@ size_t vc_request_write(const vc_request *request, char *to) {
 
 /* --- Chunked bodies --------------------------------------------------------------------- */
 
-enum { SIZE, SIZE_SPACE, EXTENSION, SIZE_FEED, DATA, DATA_RETURN, DATA_FEED, TRAILER,
-       TRAILER_NAME, TRAILER_LINE, TRAILER_FEED, END_FEED, END };
+enum { CHUNK_SIZE, CHUNK_END, TRAILER, BODY_END };
 enum { SIZE_DIGITS = 15, SIZE_BYTES = 20, LINE_BYTES = 4096 };
+static const char BAD_CHUNK[] =
+    "bad request: the body is not chunked as it says; allowed is a size in hexadecimal digits"
+    " before each chunk";
 
-static vc_chunks_state refuse_chunk(const char **reason, const char *why) {
-    *reason = why;
-    return VC_CHUNKS_REFUSED;
+/* Read the line before a chunk. Returns why it is refused; NULL: it is not. */
+static const char *read_chunk_size(const char *at, const char *end, uint64_t *size) {
+    const char *start = at;
+    unsigned digits = 0;
+    for (*size = 0; at < end && CLASSES[(uint8_t)*at] & HEX; at++) {
+        /* Zeros at the start do not count. */
+        if (*size || *at != '0') digits++;
+        if (digits > SIZE_DIGITS || at - start == SIZE_BYTES)
+            return "bad request: a chunk is too large";
+        *size = *size << 4 | hex(*at);
+    }
+    if (at == start) return BAD_CHUNK;
+    if (at < end && *at == ';') return is_all(at, end, VALUE) ? NULL : BAD_CHUNK;
+    /* Some clients fill the line up; no digits may follow. */
+    while (at < end && (*at == ' ' || *at == '\t')) at++;
+    return at == end ? NULL : BAD_CHUNK;
+}
+
+static bool is_trailer(const char *at, const char *end) {
+    const char *colon = memchr(at, ':', (size_t)(end - at));
+    return colon && colon > at && is_all(at, colon, TOKEN) && is_all(colon, end, VALUE);
+}
+
+/* Take a line, without its end. Returns why it is refused; NULL: it is not. */
+static const char *take_chunk_line(vc_chunks *chunks, const char *at, const char *end) {
+    const char *error = NULL;
+    switch (chunks->state) {
+    case CHUNK_SIZE:
+        error = read_chunk_size(at, end, &chunks->left);
+        chunks->total += chunks->left;
+        chunks->state = chunks->left ? CHUNK_END : TRAILER;
+        return error;
+    case CHUNK_END:
+        chunks->state = CHUNK_SIZE;
+        return at == end ? NULL : BAD_CHUNK;
+    default:
+        if (at == end) chunks->state = BODY_END;
+        else if (!is_trailer(at, end)) error = BAD_CHUNK;
+        return error;
+    }
 }
 
 vc_chunks_state vc_chunks_take(vc_chunks *chunks, const char *data, size_t length, size_t *used,
                                char *to, size_t *written, const char **reason) {
-    static const char *const BAD =
-        "bad request: the body is not chunked as it says; allowed is a size in hexadecimal digits"
-        " before each chunk";
     const char *at = data, *end = data + length;
-    char *out = to;
-    vc_chunks_state state = VC_CHUNKS_MORE;
-    while (at < end && chunks->state != END && state != VC_CHUNKS_REFUSED) {
-        uint8_t byte = (uint8_t)*at;
-        if (chunks->state != DATA && chunks->line++ > LINE_BYTES)
-            return refuse_chunk(reason, "bad request: a line of a chunked body is too long");
-        switch (chunks->state) {
-        case SIZE:
-            if (CLASSES[byte] & HEX) {
-                /* Zeros at the start do not count, but one digit is needed. */
-                chunks->digits = chunks->left ? chunks->digits + 1 : 1;
-                if (chunks->digits > SIZE_DIGITS || chunks->line > SIZE_BYTES)
-                    return refuse_chunk(reason, "bad request: a chunk is too large");
-                chunks->left = chunks->left << 4 | hex((char)byte);
-            } else if (!chunks->digits) {
-                return refuse_chunk(reason, BAD);
-            } else if (byte == '\r') {
-                chunks->state = SIZE_FEED;
-            } else if (byte == ';') {
-                chunks->state = EXTENSION;
-            } else if (byte == ' ' || byte == '\t') {
-                chunks->state = SIZE_SPACE;
-            } else {
-                return refuse_chunk(reason, BAD);
-            }
-            at++;
-            break;
-        case SIZE_SPACE: /* Some clients fill the line up; no digits may follow. */
-            if (byte == '\r') chunks->state = SIZE_FEED;
-            else if (byte != ' ' && byte != '\t') return refuse_chunk(reason, BAD);
-            at++;
-            break;
-        case EXTENSION:
-            if (byte == '\r') chunks->state = SIZE_FEED;
-            else if (!(CLASSES[byte] & VALUE)) return refuse_chunk(reason, BAD);
-            at++;
-            break;
-        case SIZE_FEED:
-            if (byte != '\n') return refuse_chunk(reason, BAD);
-            chunks->total += chunks->left;
-            chunks->state = chunks->left ? DATA : TRAILER;
-            chunks->digits = 0;
-            chunks->line = 0;
-            at++;
-            break;
-        case DATA: {
-            size_t some = (size_t)(end - at);
-            if (some > chunks->left) some = (size_t)chunks->left;
-            memmove(out, at, some);
-            out += some;
+    *written = 0;
+    while (at < end && chunks->state != BODY_END) {
+        size_t left = (size_t)(end - at), some = left < chunks->left ? left : (size_t)chunks->left;
+        if (some) {
+            memmove(to + *written, at, some);
+            *written += some;
             at += some;
             chunks->left -= some;
-            if (!chunks->left) chunks->state = DATA_RETURN;
-            break;
+            continue;
         }
-        case DATA_RETURN:
-        case DATA_FEED:
-            if (byte != (chunks->state == DATA_RETURN ? '\r' : '\n'))
-                return refuse_chunk(reason, BAD);
-            chunks->state = chunks->state == DATA_RETURN ? DATA_FEED : SIZE;
-            chunks->line = 0;
-            at++;
-            break;
-        case TRAILER: /* At the start of a line after the last chunk. */
-            if (byte == '\r') chunks->state = END_FEED;
-            else if (CLASSES[byte] & TOKEN) chunks->state = TRAILER_NAME;
-            else return refuse_chunk(reason, BAD);
-            at++;
-            break;
-        case TRAILER_NAME:
-            if (byte == ':') chunks->state = TRAILER_LINE;
-            else if (!(CLASSES[byte] & TOKEN)) return refuse_chunk(reason, BAD);
-            at++;
-            break;
-        case TRAILER_LINE:
-            if (byte == '\r') chunks->state = TRAILER_FEED;
-            else if (!(CLASSES[byte] & VALUE)) return refuse_chunk(reason, BAD);
-            at++;
-            break;
-        case TRAILER_FEED:
-        case END_FEED:
-            if (byte != '\n') return refuse_chunk(reason, BAD);
-            chunks->state = chunks->state == TRAILER_FEED ? TRAILER : END;
-            at++;
-            break;
-        default:
-            return refuse_chunk(reason, BAD);
-        }
+        size_t most = LINE_BYTES - chunks->trailers;
+        const char *feed = memchr(at, '\n', left < most ? left : most);
+        *reason = NULL;
+        if (!feed && left < most) break;
+        if (!feed) *reason = "bad request: a line of a chunked body is too long";
+        else if (feed == at || feed[-1] != '\r') *reason = BAD_CHUNK;
+        else *reason = take_chunk_line(chunks, at, feed - 1);
+        if (*reason) return VC_CHUNKS_REFUSED;
+        if (chunks->state == TRAILER) chunks->trailers += (size_t)(feed + 1 - at);
+        at = feed + 1;
     }
     *used = (size_t)(at - data);
-    *written = (size_t)(out - to);
-    return chunks->state == END ? VC_CHUNKS_END : VC_CHUNKS_MORE;
+    return chunks->state == BODY_END ? VC_CHUNKS_END : VC_CHUNKS_MORE;
 }

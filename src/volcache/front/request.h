@@ -123,16 +123,16 @@ size_t vc_request_write(const vc_request *request, char *to);
 
 typedef struct {
     int state;
-    unsigned digits;
+    size_t trailers;        /* bytes of the last size, and of what follows it */
     uint64_t left;          /* bytes of this chunk that are to come */
-    uint64_t line;          /* bytes of this line, or of the trailers */
     uint64_t total;         /* bytes of the chunks that began */
 } vc_chunks;
 
 typedef enum { VC_CHUNKS_MORE, VC_CHUNKS_END, VC_CHUNKS_REFUSED } vc_chunks_state;
 
 /* Take the bytes of a body that was sent in chunks.
- *   used     how many of `length` bytes belong to the body;
+ *   used     how many of `length` bytes belong to the body, without a line that is not whole: they
+ *            are not given again;
  *   to       what is in the chunks: at most `length` bytes; it may be `data` or before it;
  *   written  how many.
  * After VC_CHUNKS_REFUSED, `reason` says why. `chunks` is 0 at first. */
