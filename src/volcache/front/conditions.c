@@ -1,9 +1,11 @@
+#define _GNU_SOURCE
 #include "conditions.h"
 
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
-enum { RANGE_DIGITS_MAX = 18, YEAR_MIN = 1970 };
+enum { RANGE_DIGITS_MAX = 18 };
 
 static const uint32_t CONDITIONS = 1u << VC_FIELD_IF_MATCH | 1u << VC_FIELD_IF_NONE_MATCH |
                                    1u << VC_FIELD_IF_MODIFIED_SINCE |
@@ -18,49 +20,17 @@ bool vc_has_condition(const vc_request *request) {
 
 /* --- Dates -------------------------------------------------------------------------------- */
 
-/* Return the number that `count` digits make, -1 if one of them is none. */
-static int date_number(const char *at, int count) {
-    int number = 0;
-    for (int i = 0; i < count; i++) {
-        if (at[i] < '0' || at[i] > '9') return -1;
-        number = 10 * number + at[i] - '0';
-    }
-    return number;
-}
-
-/* Return which of some words of three letters this is, -1 for none. */
-static int date_word(const char *at, const char *words, int count) {
-    for (int i = 0; i < count; i++)
-        if (!memcmp(at, words + 3 * i, 3)) return i;
-    return -1;
-}
-
-/* Return the days from 1970-01-01 to the first of a month, which is 0 for January. */
-static int64_t date_days(int year, int month) {
-    static const int BEFORE[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
-    int64_t past = year - 1;
-    bool is_leap = year % 4 == 0 && (year % 100 || year % 400 == 0);
-    return 365 * (past - 1969) + past / 4 - past / 100 + past / 400 - (1969 / 4 - 1969 / 100 + 1969 / 400) +
-           BEFORE[month] + (is_leap && month > 1);
-}
-
 int64_t vc_parse_date(vc_text text) {
-    const char *at = text.at;
-    if (text.length != VC_DATE_BYTES || date_word(at, "MonTueWedThuFriSatSun", 7) < 0 ||
-        memcmp(at + 3, ", ", 2) || at[7] != ' ' || at[11] != ' ' || at[16] != ' ' ||
-        at[19] != ':' || at[22] != ':' || memcmp(at + 25, " GMT", 4))
-        return -1;
-    int month = date_word(at + 8, "JanFebMarAprMayJunJulAugSepOctNovDec", 12);
-    int day = date_number(at + 5, 2), year = date_number(at + 12, 4);
-    int hour = date_number(at + 17, 2), minute = date_number(at + 20, 2);
-    int second = date_number(at + 23, 2);
-    if (month < 0 || day < 1 || year < YEAR_MIN || hour < 0 || hour > 23 || minute < 0 ||
-        minute > 59 || second < 0 || second > 59)
-        return -1;
-    int64_t first = date_days(year, month);
-    int64_t next = month < 11 ? date_days(year, month + 1) : date_days(year + 1, 0);
-    if (day > next - first) return -1;
-    return (first + day - 1) * 86400 + hour * 3600 + minute * 60 + second;
+    char given[VC_DATE_BYTES + 1] = "", again[VC_DATE_BYTES];
+    struct tm parts = {0};
+    if (text.length != VC_DATE_BYTES) return -1;
+    memcpy(given, text.at, VC_DATE_BYTES);
+    if (!strptime(given, "%a, %d %b %Y %H:%M:%S GMT", &parts)) return -1;
+    int64_t second = timegm(&parts);
+    /* strptime takes more than what is written here, and days that there are not. */
+    if (second < 0) return -1;
+    vc_put_date(again, second);
+    return memcmp(given, again, VC_DATE_BYTES) ? -1 : second;
 }
 
 /* The date of a record: the end of its second, as `modified_of` says. */

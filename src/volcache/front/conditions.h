@@ -18,7 +18,7 @@ typedef enum {
     VC_UNDECIDED,
 } vc_verdict;
 
-/* Parse a date of exactly VC_DATE_BYTES. Returns -1 for anything else, and for no valid date. */
+/* Parse a date as `vc_put_date` writes it. Returns -1 for anything else. */
 int64_t vc_parse_date(vc_text text);
 
 /* Whether a request has a condition. */
