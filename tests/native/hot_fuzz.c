@@ -180,28 +180,14 @@ static void reply_to_get(peer *p, const char *key, size_t key_length) {
 static bool answer(peer *p) {
     char *line = (char *)p->bytes, *end = memchr(line, '\n', p->used);
     if (!end) return false;
-    size_t whole = (size_t)(end + 1 - line), length;
-    unsigned long long expires;
+    size_t whole = (size_t)(end + 1 - line);
     char key[64];
     *end = 0;
     CHECK(end > line && end[-1] == '\r');
-    if (sscanf(line, "set %63s 0 %llu %zu\r", key, &expires, &length) == 3) {
-        *end = '\n';
-        if (p->used < whole + length + 2) return false;
-        CHECK(strlen(key) == VC_HOT_KEY_BYTES && !memcmp(p->bytes + whole + length, "\r\n", 2));
-        whole += length + 2;
-        switch (take(6)) {
-        case 0: reply_with(p, "NOT_STORED\r\n", 12); break;
-        case 1: reply_with(p, "SERVER_ERROR full\r\n", 19); break;
-        case 2: reply_with(p, "ERROR\r\n", 7); break;
-        default: reply_with(p, "STORED\r\n", 8);
-        }
-    } else {
-        CHECK(sscanf(line, "get %63s\r", key) == 1 && strlen(key) == VC_HOT_KEY_BYTES);
-        CHECK(whole == VC_HOT_KEY_BYTES + 6);
-        *end = '\n';
-        reply_to_get(p, key, VC_HOT_KEY_BYTES);
-    }
+    CHECK(sscanf(line, "get %63s\r", key) == 1 && strlen(key) == VC_HOT_KEY_BYTES);
+    CHECK(whole == VC_HOT_KEY_BYTES + 6);
+    *end = '\n';
+    reply_to_get(p, key, VC_HOT_KEY_BYTES);
     memmove(p->bytes, p->bytes + whole, p->used - whole);
     p->used -= whole;
     return true;
@@ -222,19 +208,9 @@ static void step_loop(void) {
     vc_hot_settle(hot);
 }
 
-static void send_item(void) {
-    static const uint8_t record[RECORD_MAX + 100];
-    uint8_t name[VC_ITEM_BYTES];
-    size_t length = 12 * (size_t)take(256);
-    name_at(0, name);
-    bool is_sent = vc_hot_send(hot, name, UINT64_C(2147483647), record, length);
-    CHECK(!is_sent || length <= RECORD_MAX);
-}
-
 static void act(void) {
     unsigned number = take(SERVERS), choice = take(16);
-    if (choice < 5) return ask();
-    if (choice < 7) return send_item();
+    if (choice < 7) return ask();
     if (choice < 11) {
         receive(number);
         while (peers[number].used && take(8) && answer(&peers[number])) continue;

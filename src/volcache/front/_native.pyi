@@ -168,12 +168,6 @@ class HotClient:
     def failure(self, server: int) -> str:
         """Return why the connection of a loop has failed since; empty: none has."""
 
-    def has_loop(self) -> bool:
-        """Whether the loops send items."""
-
-    def send(self, name: bytes, record: bytes, expires_s: int) -> bool:
-        """Let a loop send an item; False: it cannot."""
-
 class ServerLog(Protocol):
     """What the loops tell; its methods must not raise."""
 

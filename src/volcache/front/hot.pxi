@@ -72,12 +72,6 @@ cdef class HotClient:
                 first = found
         return HOT_RESULTS[first]
 
-    def has_loop(self):
-        return vc_hot_has_loop(self.hots[0])
-
-    def send(self, bytes name not None, bytes record not None, uint64_t expires_s):
-        return vc_hot_send(self.hots[0], name_of(name), expires_s, data_of(record), len(record))
-
     cdef take_counts(self, stats):
         cdef vc_hot_counts counts
         cdef vc_hot_counts *seen = &self.seen
@@ -87,10 +81,8 @@ cdef class HotClient:
         stats.gets += counts.gets - seen.gets
         stats.hits += counts.hits - seen.hits
         stats.stale += counts.stale - seen.stale
-        stats.promotions += counts.promotions - seen.promotions
-        stats.refused += counts.refused_sets - seen.refused_sets
-        if counts.refused_gets != seen.refused_gets:
-            stats.failures["refused"] += counts.refused_gets - seen.refused_gets
+        if counts.refused != seen.refused:
+            stats.failures["refused"] += counts.refused - seen.refused
         add_new_durations(stats.calls, &counts.calls, &seen.calls)
         seen[0] = counts
 

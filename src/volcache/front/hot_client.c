@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "hot_client.h"
 
-#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,27 +16,15 @@ static const char PREFIX[] = "volcache:";
 static const int64_t HURRY_NS = 1000000000;
 enum { PREFIX_BYTES = sizeof(PREFIX) - 1, RECEIVED_BYTES = 16384, KEPT_BYTES = 1 << 18 };
 
-/* A command that was sent, or will be with the next round. */
+/* A get that was sent, or will be with the next round. */
 typedef struct call {
     STAILQ_ENTRY(call) next;
-    void *owner;                /* of a get; NULL: nobody waits any more */
-    bool is_get;
+    void *owner;                /* NULL: nobody waits any more */
     int64_t started_ns;
     uint8_t name[VC_ITEM_BYTES];
 } call;
 
 typedef STAILQ_HEAD(calls, call) calls;
-
-/* An item that another thread lets the loop send. */
-typedef struct handed_item {
-    STAILQ_ENTRY(handed_item) next;
-    uint8_t name[VC_ITEM_BYTES];
-    uint64_t expires_s;
-    size_t length;
-    uint8_t record[];
-} handed_item;
-
-typedef STAILQ_HEAD(items, handed_item) items;
 
 /* Bytes from `at` on; those before were used. */
 typedef struct {
@@ -60,7 +47,7 @@ typedef struct {
 } server;
 
 struct vc_hot {
-    vc_loop *_Atomic loop;      /* NULL: there is none */
+    vc_loop *loop;              /* NULL: there is none */
     void (*on_get)(void *context, void *owner);
     void *context;
     int64_t timeout_ns;
@@ -70,10 +57,6 @@ struct vc_hot {
     /* During `on_get`. */
     const uint8_t *record;      /* NULL: there is none */
     size_t record_length;
-    /* Items of other threads. */
-    pthread_mutex_t handing;    /* protects these, and changes of `loop` */
-    items handed;
-    _Atomic size_t handed_bytes;
     unsigned server_count;
     server servers[];
 };
@@ -178,11 +161,6 @@ static bool hot_client_reserve(buffer *b, size_t length) {
     return true;
 }
 
-static void hot_client_append(buffer *b, const void *data, size_t length) {
-    memcpy(b->bytes + b->used, data, length);
-    b->used += length;
-}
-
 static void hot_client_clear(buffer *b) {
     b->at = b->used = 0;
     if (b->room <= KEPT_BYTES) return;
@@ -213,7 +191,7 @@ static call *take_first(server *s) {
 /* Tell the owner of a get; `item` is NULL if there is none. */
 static void tell(vc_hot *hot, call *done, const uint8_t *item, size_t length) {
     vc_observe(&hot->counts.calls, vc_monotonic_ns() - done->started_ns);
-    if (done->is_get && done->owner) {
+    if (done->owner) {
         hot->record = item ? item + VC_ITEM_BYTES : NULL;
         hot->record_length = item ? length - VC_ITEM_BYTES : 0;
         hot->on_get(hot->context, done->owner);
@@ -251,28 +229,19 @@ static void connect_given(vc_hot *hot, server *s) {
     s->failure = VC_HOT_OTHER;
 }
 
-/* Add a command of `length` bytes, which the caller appends; NULL: it cannot be sent. */
-static call *add_call(vc_hot *hot, server *s, const uint8_t name[VC_ITEM_BYTES], size_t length) {
-    if (s->watch.fd < 0 || s->count >= VC_HOT_CALLS || s->out.used - s->out.at > VC_HOT_OUT_BYTES ||
-        !hot_client_reserve(&s->out, length))
-        return NULL;
+bool vc_hot_get(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], void *owner) {
+    server *s = &hot->servers[vc_hot_server_of(hot, name)];
+    if (s->watch.fd < 0 || s->count >= VC_HOT_CALLS ||
+        !hot_client_reserve(&s->out, VC_HOT_HEAD_BYTES))
+        return false;
     call *added = malloc(sizeof(call));
-    if (!added) return NULL;
-    *added = (call){.started_ns = vc_monotonic_ns()};
+    if (!added) return false;
+    *added = (call){.owner = owner, .started_ns = vc_monotonic_ns()};
     memcpy(added->name, name, VC_ITEM_BYTES);
     STAILQ_INSERT_TAIL(&s->calls, added, next);
     s->count++;
     if (!s->unsent) s->unsent = added;
     if (!hot->alarm.due_ns) vc_loop_set_alarm(hot->loop, &hot->alarm, hot->timeout_ns);
-    return added;
-}
-
-bool vc_hot_get(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], void *owner) {
-    server *s = &hot->servers[vc_hot_server_of(hot, name)];
-    call *added = add_call(hot, s, name, VC_HOT_HEAD_BYTES);
-    if (!added) return false;
-    added->is_get = true;
-    added->owner = owner;
     s->out.used += vc_hot_write_get((char *)s->out.bytes + s->out.used, name);
     vc_count(&hot->counts.gets, 1);
     return true;
@@ -283,61 +252,6 @@ void vc_hot_cancel(vc_hot *hot, const void *owner) {
     for (unsigned i = 0; i < hot->server_count; i++)
         STAILQ_FOREACH(one, &hot->servers[i].calls, next)
             if (one->owner == owner) one->owner = NULL;
-}
-
-static void send_item(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
-                      const uint8_t *record, size_t length) {
-    server *s = &hot->servers[vc_hot_server_of(hot, name)];
-    if (!add_call(hot, s, name, VC_HOT_HEAD_BYTES + VC_ITEM_BYTES + length + 2)) return;
-    s->out.used +=
-        vc_hot_write_set((char *)s->out.bytes + s->out.used, name, expires_s, length);
-    hot_client_append(&s->out, name, VC_ITEM_BYTES);
-    hot_client_append(&s->out, record, length);
-    hot_client_append(&s->out, "\r\n", 2);
-}
-
-/* Give an item to the loop. */
-static bool hand_over(vc_hot *hot, handed_item *handed) {
-    pthread_mutex_lock(&hot->handing);
-    bool is_taken = hot->loop && hot->handed_bytes <= VC_HOT_OUT_BYTES;
-    if (is_taken) {
-        STAILQ_INSERT_TAIL(&hot->handed, handed, next);
-        hot->handed_bytes += sizeof(*handed) + handed->length;
-        vc_loop_wake(hot->loop);
-    }
-    pthread_mutex_unlock(&hot->handing);
-    return is_taken;
-}
-
-bool vc_hot_has_loop(vc_hot *hot) { return hot->loop; }
-
-bool vc_hot_send(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
-                 const uint8_t *record, size_t length) {
-    if (length > hot->record_max) return false;
-    handed_item *handed = malloc(sizeof(handed_item) + length);
-    if (!handed) return false;
-    *handed = (handed_item){.expires_s = expires_s, .length = length};
-    memcpy(handed->name, name, VC_ITEM_BYTES);
-    memcpy(handed->record, record, length);
-    if (hand_over(hot, handed)) return true;
-    free(handed);
-    return false;
-}
-
-/* Send the items of other threads, or only free them. */
-static void take_handed(vc_hot *hot, bool sends) {
-    items taken = STAILQ_HEAD_INITIALIZER(taken);
-    handed_item *one;
-    if (!hot->handed_bytes) return;
-    pthread_mutex_lock(&hot->handing);
-    STAILQ_CONCAT(&taken, &hot->handed);
-    hot->handed_bytes = 0;
-    pthread_mutex_unlock(&hot->handing);
-    while ((one = STAILQ_FIRST(&taken))) {
-        STAILQ_REMOVE_HEAD(&taken, next);
-        if (sends) send_item(hot, one->name, one->expires_s, one->record, one->length);
-        free(one);
-    }
 }
 
 bool vc_hot_asked(const vc_hot *hot, const uint8_t **record, size_t *length) {
@@ -358,9 +272,7 @@ static void take_reply(vc_hot *hot, server *s, const vc_hot_reply *reply) {
         vc_count(&counts->hits, 1);
         if (!is_good) vc_count(&counts->stale, 1);
     }
-    if (reply->result == VC_HOT_STORED) vc_count(&counts->promotions, 1);
-    if (reply->result == VC_HOT_REFUSED)
-        vc_count(done->is_get ? &counts->refused_gets : &counts->refused_sets, 1);
+    if (reply->result == VC_HOT_REFUSED) vc_count(&counts->refused, 1);
     tell(hot, done, item, reply->value_length);
 }
 
@@ -374,7 +286,7 @@ static vc_hot_result take_replies(vc_hot *hot, server *s, size_t *needed) {
         if (!first) return VC_HOT_PROTOCOL; /* Nothing was asked for. */
         vc_hot_reply reply =
             vc_hot_parse(s->in.bytes + s->in.at, s->in.used - s->in.at,
-                         first->is_get ? first->name : NULL, value_max);
+                         first->name, value_max);
         if (reply.result == VC_HOT_PROTOCOL) return reply.result;
         if (reply.result == VC_HOT_MORE) {
             *needed = reply.length + 1 - (s->in.used - s->in.at);
@@ -423,7 +335,6 @@ static void flush(vc_hot *hot, server *s) {
 
 void vc_hot_settle(vc_hot *hot) {
     for (unsigned i = 0; i < hot->server_count; i++) connect_given(hot, &hot->servers[i]);
-    take_handed(hot, true);
     /* When one fails, those who wait go on, and may ask others. */
     for (bool has_failed = true; has_failed;) {
         has_failed = false;
@@ -517,8 +428,6 @@ vc_hot *vc_hot_new(const char *const *addresses, unsigned count, int64_t timeout
     hot->record_max = record_max;
     hot->alarm.ring = on_alarm;
     hot->server_count = count;
-    pthread_mutex_init(&hot->handing, NULL);
-    STAILQ_INIT(&hot->handed);
     for (unsigned i = 0; i < count; i++) {
         STAILQ_INIT(&hot->servers[i].calls);
         hot->servers[i].address = addresses[i];
@@ -538,10 +447,7 @@ void vc_hot_install(vc_hot *hot, vc_loop *loop, void (*on_get)(void *context, vo
         disconnect(hot, s);
         while (s->count) free(take_first(s));
     }
-    pthread_mutex_lock(&hot->handing);
     hot->loop = loop;
-    pthread_mutex_unlock(&hot->handing);
-    take_handed(hot, false);
     hot->on_get = on_get;
     hot->context = context;
 }

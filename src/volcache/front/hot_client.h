@@ -1,4 +1,4 @@
-/* memcached as the hot tier uses it: items that are asked for, and sent.
+/* memcached as the hot tier uses it: items that are asked for.
  *
  * Commands are those of the text protocol. An item is stored under "volcache:" and its name in
  * hexadecimal; it begins with its name, then come the bytes of the record.
@@ -7,11 +7,11 @@
  * Commands of one round of the loop are sent at once, before the loop waits. Replies come in the
  * order of the commands. The oldest command has a deadline; when it passes, or when anything comes
  * that is no reply, the connection is closed, and all commands on it fail. Without a connection
- * no command is accepted. What is kept is bounded: commands by VC_HOT_CALLS, bytes to be sent by
- * VC_HOT_OUT_BYTES, a reply by the largest item.
+ * no command is accepted. What is kept is bounded: commands by VC_HOT_CALLS, a reply by the largest
+ * item.
  *
  * Who connects and probes servers is in hot/servers.py: it gives a connection, and asks why the
- * last one failed.
+ * last one failed. It sends items, too.
  *
  * Threads. The functions under "In a loop" are for the thread of the loop, which needs no lock
  * of Python, except those that say otherwise. Each loop has a client of its own. Those above are for any thread: other threads wait
@@ -29,8 +29,6 @@
 
 enum {
     VC_HOT_CALLS = 16384,           /* that wait for a reply, for each server */
-    VC_HOT_OUT_BYTES = 8 << 20,     /* that are to be sent, likewise, and one item more; and of
-                                     * items of other threads, for all servers */
     VC_HOT_LINE_BYTES = 512,        /* of a reply's line, at most */
     VC_HOT_KEY_BYTES = 9 + 2 * VC_ITEM_BYTES,   /* of a key in memcached */
     VC_HOT_HEAD_BYTES = VC_HOT_KEY_BYTES + 64,  /* of a command without item */
@@ -93,12 +91,6 @@ void vc_hot_give(vc_hot *hot, unsigned server, int fd);
 /* Why the connection of a server has failed since the last call; VC_HOT_MORE: it has not. Any
  * thread. */
 vc_hot_result vc_hot_take_failure(vc_hot *hot, unsigned server);
-/* Whether it serves a loop; any thread. */
-bool vc_hot_has_loop(vc_hot *hot);
-/* Let the loop send an item soon. Returns false if it will not: too much is to be sent, or there is
- * no loop. Another thread. */
-bool vc_hot_send(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], uint64_t expires_s,
-                 const uint8_t *record, size_t length);
 
 /* Ask for an item. Returns false if nothing was asked; otherwise `on_get` is called later. */
 bool vc_hot_get(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], void *owner);
@@ -114,8 +106,7 @@ void vc_hot_hurry(vc_hot *hot);
 
 /* Since the start. */
 typedef struct {
-    uint64_t gets, hits, stale, promotions;
-    uint64_t refused_gets, refused_sets;
+    uint64_t gets, hits, stale, refused;
     vc_durations calls;
 } vc_hot_counts;
 

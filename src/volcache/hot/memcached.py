@@ -106,8 +106,6 @@ class MemcachedTier:
             return False
         server = self._servers.of(name)
         expire = min(_EXPIRE_MAX, -(-expires_ms // 1000))
-        if self.client.has_loop():
-            return self.client.send(name, copy, expire)
         try:
             is_stored = server.set(name, name + copy, expire)
         except RefusedError:

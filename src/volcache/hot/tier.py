@@ -117,12 +117,6 @@ class HotCalls(Protocol):
     def failure(self, server: int) -> str:
         """Return why the connection of a loop has failed since; empty: none has."""
 
-    def has_loop(self) -> bool:
-        """Whether the loops send items."""
-
-    def send(self, name: bytes, record: bytes, expires_s: int) -> bool:
-        """Let a loop send an item; False: it cannot."""
-
 
 class HotTier(Protocol):
     """
@@ -167,7 +161,7 @@ class HotTier(Protocol):
                 of the record that it does not see yet will invalidate the copy.
 
         Returns:
-            Whether it was stored or, in a loop that does not wait, sent.
+            Whether it was stored.
         """
 
     def close(self) -> None:
