@@ -31,7 +31,7 @@ CORE: Final = [
 ]
 # Without those that only C needs. Each comes after those whose types it has.
 FRONT: Final = [
-    *("answer.h", "request.h", "log.h", "ring.h", "copies.h", "tokens.h", "readers.h"),
+    *("text.h", "answer.h", "request.h", "log.h", "ring.h", "copies.h", "tokens.h", "readers.h"),
     *("common.h", "hot_client.h", "protocol.h", "events.h", "news.h", "lookup.h", "http.h"),
     *("server.h", "recent.h", "memcache.h", "local.h"),
 ]

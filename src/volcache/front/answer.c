@@ -4,35 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUFFIX_BYTES = 16, TYPE_BYTES = 64, NUMBER_BYTES = 20 };
-
-static inline char *answer_put(char *to, const void *data, size_t length) {
-    memcpy(to, data, length);
-    return to + length;
-}
-
-#define PUT_TEXT(to, text) answer_put(to, text, sizeof(text) - 1)
-
-char *vc_put_number(char *to, uint64_t number) {
-    char digits[NUMBER_BYTES];
-    int at = NUMBER_BYTES;
-    do {
-        digits[--at] = (char)('0' + number % 10);
-        number /= 10;
-    } while (number);
-    return answer_put(to, digits + at, (size_t)(NUMBER_BYTES - at));
-}
-
-/* Write at least `width` hexadecimal digits. */
-static char *put_hex(char *to, uint64_t number, int width) {
-    char digits[NUMBER_BYTES];
-    int at = NUMBER_BYTES;
-    while (number || NUMBER_BYTES - at < width) {
-        digits[--at] = "0123456789abcdef"[number & 15];
-        number >>= 4;
-    }
-    return answer_put(to, digits + at, (size_t)(NUMBER_BYTES - at));
-}
+enum { SUFFIX_BYTES = 16, TYPE_BYTES = 64 };
 
 static char *put_two(char *to, int64_t number) {
     *to++ = (char)('0' + number / 10);
@@ -52,14 +24,14 @@ char *vc_put_date(char *to, int64_t second) {
     day -= (153 * month + 2) / 5;
     month += month < 10 ? 2 : -10;
     year += 400 * era + (month < 2);
-    to = answer_put(to, &"ThuFriSatSunMonTueWed"[3 * (days % 7)], 3);
-    to = put_two(PUT_TEXT(to, ", "), day + 1);
-    to = answer_put(PUT_TEXT(to, " "), &"JanFebMarAprMayJunJulAugSepOctNovDec"[3 * month], 3);
-    to = put_two(put_two(PUT_TEXT(to, " "), year / 100), year % 100);
-    to = put_two(PUT_TEXT(to, " "), rest / 3600);
-    to = put_two(PUT_TEXT(to, ":"), rest / 60 % 60);
-    to = put_two(PUT_TEXT(to, ":"), rest % 60);
-    return PUT_TEXT(to, " GMT");
+    to = vc_put_bytes(to, &"ThuFriSatSunMonTueWed"[3 * (days % 7)], 3);
+    to = put_two(vc_put_text(to, ", "), day + 1);
+    to = vc_put_bytes(vc_put_text(to, " "), &"JanFebMarAprMayJunJulAugSepOctNovDec"[3 * month], 3);
+    to = put_two(put_two(vc_put_text(to, " "), year / 100), year % 100);
+    to = put_two(vc_put_text(to, " "), rest / 3600);
+    to = put_two(vc_put_text(to, ":"), rest / 60 % 60);
+    to = put_two(vc_put_text(to, ":"), rest % 60);
+    return vc_put_text(to, " GMT");
 }
 
 /* --- Content types -------------------------------------------------------------------- */
@@ -118,51 +90,51 @@ const char *vc_types_guess(const vc_types *types, const uint8_t *key, size_t len
 /* --- Headers -------------------------------------------------------------------------- */
 
 char *vc_put_tag(char *to, const vc_record *record) {
-    to = put_hex(to, record->stored_us, 1);
-    return put_hex(PUT_TEXT(to, "-"), record->checksum, 8);
+    to = vc_put_hex(to, record->stored_us, 1);
+    return vc_put_hex(vc_put_text(to, "-"), record->checksum, 8);
 }
 
 /* Write Content-Length, which bjoern looks for by its name, X-Position and ETag. */
 static char *put_position(char *to, uint64_t length, const vc_record *record) {
-    to = vc_put_number(PUT_TEXT(to, "Content-Length: "), length);
-    to = vc_put_number(PUT_TEXT(to, "\r\nX-Position: "), record->volume);
-    to = vc_put_number(PUT_TEXT(to, ","), record->offset);
-    to = vc_put_number(PUT_TEXT(to, ","), record->size);
-    return PUT_TEXT(vc_put_tag(PUT_TEXT(to, "\r\nETag: \""), record), "\"");
+    to = vc_put_number(vc_put_text(to, "Content-Length: "), length);
+    to = vc_put_number(vc_put_text(to, "\r\nX-Position: "), record->volume);
+    to = vc_put_number(vc_put_text(to, ","), record->offset);
+    to = vc_put_number(vc_put_text(to, ","), record->size);
+    return vc_put_text(vc_put_tag(vc_put_text(to, "\r\nETag: \""), record), "\"");
 }
 
 /* A client that is told nothing may guess a lifetime from Last-Modified. */
 static char *put_cache_control(char *to, const vc_record *record, const uint8_t *types,
                                int64_t remaining_ms) {
     if (record->expires_ms) {
-        to = PUT_TEXT(to, "max-age=");
+        to = vc_put_text(to, "max-age=");
         to = vc_put_number(to, remaining_ms > 0 ? (uint64_t)remaining_ms / 1000 : 0);
-        if (record->cache_length) to = PUT_TEXT(to, ", ");
+        if (record->cache_length) to = vc_put_text(to, ", ");
     } else if (!record->cache_length) {
-        return PUT_TEXT(to, "no-cache");
+        return vc_put_text(to, "no-cache");
     }
-    return answer_put(to, types + record->type_length + record->encoding_length, record->cache_length);
+    return vc_put_bytes(to, types + record->type_length + record->encoding_length, record->cache_length);
 }
 
 /* Write what follows Content-Type. */
 static char *put_rest(char *to, const vc_record *record, const uint8_t *types, int64_t second,
                       int64_t remaining_ms) {
     int64_t stored = (int64_t)(record->stored_us / 1000000);
-    to = PUT_TEXT(to, "\r\nAccept-Ranges: bytes\r\nX-Content-Type-Options: nosniff"
+    to = vc_put_text(to, "\r\nAccept-Ranges: bytes\r\nX-Content-Type-Options: nosniff"
                       "\r\nContent-Security-Policy: sandbox\r\nCache-Control: ");
     to = put_cache_control(to, record, types, remaining_ms);
-    if (stored < second) to = vc_put_date(PUT_TEXT(to, "\r\nLast-Modified: "), stored + 1);
+    if (stored < second) to = vc_put_date(vc_put_text(to, "\r\nLast-Modified: "), stored + 1);
     if (record->encoding_length) {
-        to = PUT_TEXT(to, "\r\nContent-Encoding: ");
-        to = answer_put(to, types + record->type_length, record->encoding_length);
+        to = vc_put_text(to, "\r\nContent-Encoding: ");
+        to = vc_put_bytes(to, types + record->type_length, record->encoding_length);
     }
-    if (record->flags) to = vc_put_number(PUT_TEXT(to, "\r\nX-Flags: "), record->flags);
+    if (record->flags) to = vc_put_number(vc_put_text(to, "\r\nX-Flags: "), record->flags);
     return to;
 }
 
 char *vc_put_unmodified_headers(char *to, const vc_record *record, const uint8_t *types,
                                 int64_t second, int64_t remaining_ms) {
-    to = PUT_TEXT(put_position(to, record->length, record), "\r\nX-Cache: DISK");
+    to = vc_put_text(put_position(to, record->length, record), "\r\nX-Cache: DISK");
     return put_rest(to, record, types, second, remaining_ms);
 }
 
@@ -170,13 +142,13 @@ char *vc_put_headers_from(char *to, const char *source, const vc_record *record,
                           uint64_t length, const uint8_t *types, const uint8_t *key, const vc_types *guess,
                           int64_t second, int64_t remaining_ms) {
     to = put_position(to, length, record);
-    to = answer_put(PUT_TEXT(to, "\r\nX-Cache: "), source, 4);
-    to = PUT_TEXT(to, "\r\nContent-Type: ");
+    to = vc_put_bytes(vc_put_text(to, "\r\nX-Cache: "), source, 4);
+    to = vc_put_text(to, "\r\nContent-Type: ");
     if (record->type_length) {
-        to = answer_put(to, types, record->type_length);
+        to = vc_put_bytes(to, types, record->type_length);
     } else {
         const char *guessed = vc_types_guess(guess, key, record->key_length);
-        to = answer_put(to, guessed, strlen(guessed));
+        to = vc_put_bytes(to, guessed, strlen(guessed));
     }
     return put_rest(to, record, types, second, remaining_ms);
 }

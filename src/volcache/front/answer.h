@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "record.h"
+#include "text.h"
 
 enum {
     VC_HEADERS_BYTES = 2048,    /* VC_TYPES_BYTES_MAX of them are stored */
@@ -38,7 +39,6 @@ const char *vc_types_guess(const vc_types *types, const uint8_t *key, size_t len
 
 /* Write an HTTP date; `second` is 0 to VC_SECOND_MAX. */
 char *vc_put_date(char *to, int64_t second);
-char *vc_put_number(char *to, uint64_t number);
 
 enum { VC_TAG_BYTES = 25 };
 /* Write the entity tag of a record, without its quotes: at most VC_TAG_BYTES. */

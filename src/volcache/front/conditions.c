@@ -1,8 +1,6 @@
 #define _GNU_SOURCE
 #include "conditions.h"
 
-#include <string.h>
-#include <strings.h>
 #include <time.h>
 
 enum { RANGE_DIGITS_MAX = 18 };
@@ -106,13 +104,11 @@ vc_verdict vc_may_change(const vc_request *request, const vc_record *record) {
 
 /* --- Ranges ------------------------------------------------------------------------------- */
 
-/* Read the digits at `*at`, which is moved behind them. Returns false if there are too many. */
+/* Read a number that may be absent. Returns false if it has too many digits. */
 static bool range_number(const char **at, const char *end, uint64_t *number, bool *is_there) {
     const char *start = *at;
-    *number = 0;
-    for (; *at < end && **at >= '0' && **at <= '9'; ++*at)
-        if (*at - start < RANGE_DIGITS_MAX) *number = 10 * *number + (uint64_t)(**at - '0');
-    *is_there = *at > start;
+    bool is_large;
+    *is_there = vc_read_digits(at, end, number, &is_large);
     return *at - start <= RANGE_DIGITS_MAX;
 }
 

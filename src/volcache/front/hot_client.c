@@ -11,6 +11,7 @@
 
 #include "clock.h"
 #include "crc32c.h"
+#include "text.h"
 
 static const char PREFIX[] = "volcache:";
 static const int64_t HURRY_NS = 1000000000;
@@ -66,10 +67,7 @@ struct vc_hot {
 static char *put_key(char *to, const uint8_t name[VC_ITEM_BYTES]) {
     memcpy(to, PREFIX, PREFIX_BYTES);
     to += PREFIX_BYTES;
-    for (int i = 0; i < VC_ITEM_BYTES; i++) {
-        *to++ = "0123456789abcdef"[name[i] >> 4];
-        *to++ = "0123456789abcdef"[name[i] & 15];
-    }
+    for (int i = 0; i < VC_ITEM_BYTES; i++) to = vc_put_hex(to, name[i], 2);
     return to;
 }
 

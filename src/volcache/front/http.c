@@ -82,11 +82,11 @@ static void http_update_date(vc_http *http, int64_t now_ns) {
 }
 
 static char *http_put_end(char *to, const vc_date *date, const char *more, bool keeps_alive) {
-    to = vc_http_put(to, "\r\nDate: ");
+    to = vc_put_text(to, "\r\nDate: ");
     memcpy(to, date->text, VC_DATE_BYTES);
     to += VC_DATE_BYTES;
-    if (more) to = vc_http_put(to, more);
-    return vc_http_put(to, keeps_alive ? "\r\nConnection: Keep-Alive\r\n\r\n"
+    if (more) to = vc_put_text(to, more);
+    return vc_put_text(to, keeps_alive ? "\r\nConnection: Keep-Alive\r\n\r\n"
                                        : "\r\nConnection: close\r\n\r\n");
 }
 
@@ -111,8 +111,7 @@ static const char *http_headers_for(const vc_http *http, const vc_request *reque
     if (http_is_reserved(request->path)) return NULL;
     if (!origin.at || vc_request_repeats(request, 1u << VC_FIELD_ORIGIN)) return settings->headers;
     for (unsigned i = 0; i < settings->origin_count; i++)
-        if (origin.length == strlen(settings->origins[i].origin) &&
-            !memcmp(origin.at, settings->origins[i].origin, origin.length))
+        if (vc_text_is(origin, settings->origins[i].origin))
             return settings->origins[i].headers;
     return settings->headers;
 }
@@ -226,7 +225,7 @@ vc_step vc_http_answered(vc_http_job *job, vc_http_answer answer, const vc_recor
 static vc_step http_send_text(vc_http_job *job, vc_http_answer answer, char *to, const char *text,
                               size_t length) {
     char *start = vc_http_room(job);
-    to = vc_http_put(to, "Content-Type: text/plain; charset=utf-8\r\nContent-Length: ");
+    to = vc_put_text(to, "Content-Type: text/plain; charset=utf-8\r\nContent-Length: ");
     to = vc_http_put_end(job, vc_put_number(to, length));
     if (job->request->method == VC_HEAD) length = 0;
     memcpy(to, text, length);
@@ -244,7 +243,7 @@ vc_step vc_http_send_headers(vc_http_job *job, vc_http_answer answer, char *to,
 
 vc_step vc_http_send_miss(vc_http_job *job, vc_http_answer answer) {
     static const char TEXT[] = "no value is stored under this key\n";
-    char *to = vc_http_put(vc_http_room(job), "HTTP/1.1 404 Not Found\r\nX-Cache: MISS\r\n");
+    char *to = vc_put_text(vc_http_room(job), "HTTP/1.1 404 Not Found\r\nX-Cache: MISS\r\n");
     return http_send_text(job, answer, to, TEXT, sizeof(TEXT) - 1);
 }
 
@@ -262,7 +261,7 @@ vc_step vc_http_send_failed(vc_http_job *job, vc_http_answer answer, vc_verdict 
                             tag)
                  : snprintf(text, sizeof(text),
                             "%s is false: no file is stored under this key\n", condition);
-    char *to = vc_http_put(vc_http_room(job), "HTTP/1.1 412 Precondition Failed\r\n");
+    char *to = vc_put_text(vc_http_room(job), "HTTP/1.1 412 Precondition Failed\r\n");
     return http_send_text(job, answer, to, text, (size_t)length);
 }
 
@@ -278,10 +277,10 @@ static void http_refuse(vc_http *http, vc_http_stream *s, int status, const char
     http_update_date(http, started_ns);
     to += sprintf(to, "HTTP/1.1 %d %s\r\n", status, STATUSES[row].phrase);
     if (status == 405) to += sprintf(to, "Allow: %s\r\n", http->config.allow);
-    if (status == 503) to = vc_http_put(to, "Retry-After: 1\r\n");
+    if (status == 503) to = vc_put_text(to, "Retry-After: 1\r\n");
     to += sprintf(to, "Content-Type: text/plain; charset=utf-8\r\nContent-Length: %d", length);
     to = http_put_end(to, &http->date, s->headers, false);
-    if (s->method != VC_HEAD) to = vc_http_put(to, text);
+    if (s->method != VC_HEAD) to = vc_put_text(to, text);
     vc_out_add(out, start, (size_t)(to - start));
     s->base.closes = true;
     vc_http_event event = {
@@ -336,7 +335,7 @@ static void http_ask_for_body(vc_http_job *job, size_t arrived) {
     bool is_whole = request->is_chunked ? arrived > 0 : arrived >= request->content_length;
     if (!request->awaits_continue || s->has_continued || is_whole) return;
     char *to = vc_http_room(job);
-    vc_out_add(job->out, to, (size_t)(vc_http_put(to, CONTINUE) - to));
+    vc_out_add(job->out, to, (size_t)(vc_put_text(to, CONTINUE) - to));
     s->has_continued = true;
 }
 

@@ -84,7 +84,7 @@ static vc_step change_decide(vc_http_job *job, bool *is_over) {
 /* --- Changes ------------------------------------------------------------------------------------ */
 
 static vc_step change_send_stored(vc_http_job *job, const vc_put *put) {
-    char *to = vc_http_put(vc_http_room(job), "HTTP/1.1 200 OK\r\n");
+    char *to = vc_put_text(vc_http_room(job), "HTTP/1.1 200 OK\r\n");
     vc_count(&job->http->counts.bytes_in, put->record.length);
     to = vc_put_stored_headers(to, &put->record);
     return vc_http_send_headers(job, VC_PUT_STORED, to, &put->record, put->took_ns);
@@ -184,6 +184,6 @@ vc_step vc_http_delete(vc_http_job *job) {
     if (step != VC_STEP_NEXT || is_over) return step;
     if (status != VC_OK) return change_delete_later(job);
     if (!existed) return vc_http_send_miss(job, VC_DELETE_MISS);
-    char *to = vc_http_put(vc_http_room(job), "HTTP/1.1 200 OK\r\nContent-Length: 0");
+    char *to = vc_put_text(vc_http_room(job), "HTTP/1.1 200 OK\r\nContent-Length: 0");
     return vc_http_send_headers(job, VC_DELETE_DONE, to, NULL, put.took_ns);
 }

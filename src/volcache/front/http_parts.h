@@ -2,8 +2,6 @@
 #ifndef VC_HTTP_PARTS_H
 #define VC_HTTP_PARTS_H
 
-#include <string.h>
-
 #include "conditions.h"
 #include "http.h"
 #include "request.h"
@@ -85,12 +83,6 @@ vc_step vc_http_send_failed(vc_http_job *job, vc_http_answer answer, vc_verdict 
 vc_status vc_http_read_head(vc_http_job *job, const vc_lookup *at, vc_record *record);
 /* Whether a record that was read may be used here. */
 bool vc_http_is_plain(const vc_http_job *job, const vc_record *record);
-
-static inline char *vc_http_put(char *to, const char *text) {
-    size_t length = strlen(text);
-    memcpy(to, text, length);
-    return to + length;
-}
 
 static inline char *vc_http_room(const vc_http_job *job) { return job->out->at + job->out->used; }
 

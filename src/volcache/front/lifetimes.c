@@ -1,13 +1,11 @@
 #include "lifetimes.h"
 
-#include <string.h>
-#include <strings.h>
-
 #include "conditions.h"
 
-enum { DIRECTIVES_MAX = 16, AGE_DIGITS_MAX = 10 };
+enum { DIRECTIVES_MAX = 16 };
 /* As in upload.py: a longer max-age counts as 68 years, a later Expires as the year 2514. */
-static const int64_t AGE_SECONDS_MAX = INT64_C(1) << 31, EXPIRES_SECONDS_MAX = INT64_C(1) << 34;
+static const uint64_t AGE_SECONDS_MAX = UINT64_C(1) << 31;
+static const int64_t EXPIRES_SECONDS_MAX = INT64_C(1) << 34;
 
 typedef struct {
     vc_text text, name, value;  /* value.at == NULL: there is none */
@@ -15,10 +13,6 @@ typedef struct {
 
 static bool is_letter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); }
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-static bool is_name(vc_text text, const char *name) {
-    return text.length == strlen(name) && !strncasecmp(text.at, name, text.length);
-}
 
 /* Read a directive that is NAME or NAME=TOKEN; anything else is not in the usual form. */
 static bool read_directive(const char *at, const char *end, directive *found) {
@@ -38,16 +32,12 @@ static bool read_directive(const char *at, const char *end, directive *found) {
 
 /* Read how many seconds max-age says; 0 for a negative number. */
 static bool read_age(vc_text text, int64_t *seconds) {
-    bool is_negative = text.at[0] == '-' && text.length > 1;
-    size_t i = is_negative, digits = 0;
-    *seconds = 0;
-    for (; i < text.length; i++) {
-        if (!is_digit(text.at[i])) return false;
-        if (digits || text.at[i] != '0') digits++;
-        if (digits <= AGE_DIGITS_MAX) *seconds = 10 * *seconds + text.at[i] - '0';
-    }
-    if (digits > AGE_DIGITS_MAX || *seconds > AGE_SECONDS_MAX) *seconds = AGE_SECONDS_MAX;
-    if (is_negative) *seconds = 0;
+    const char *at = text.at, *end = text.at + text.length;
+    bool is_negative = *at == '-', is_large;
+    uint64_t number;
+    at += is_negative;
+    if (!vc_read_digits(&at, end, &number, &is_large) || at < end) return false;
+    *seconds = is_negative ? 0 : number < AGE_SECONDS_MAX ? (int64_t)number : (int64_t)AGE_SECONDS_MAX;
     return true;
 }
 
@@ -66,22 +56,16 @@ static bool keep_directive(vc_lifetime *to, vc_text *kept, unsigned *count, vc_t
 
 /* Read Cache-Control; `*seconds` is -1 without max-age. */
 static bool read_directives(vc_text list, vc_lifetime *to, int64_t *seconds) {
-    vc_text kept[DIRECTIVES_MAX];
+    vc_text kept[DIRECTIVES_MAX], item;
     unsigned count = 0;
-    const char *at = list.at, *end = list.at + list.length;
-    while (at < end) {
-        const char *comma = memchr(at, ',', (size_t)(end - at)), *stop = comma ? comma : end;
-        const char *first = at, *last = stop;
+    while (vc_text_next(&list, &item)) {
         directive found;
-        at = stop + 1;
-        while (first < last && (*first == ' ' || *first == '\t')) first++;
-        while (last > first && (last[-1] == ' ' || last[-1] == '\t')) last--;
-        if (first == last) continue;
-        if (!read_directive(first, last, &found)) return false;
-        bool is_age = is_name(found.name, "max-age");
+        if (!item.length) continue;
+        if (!read_directive(item.at, item.at + item.length, &found)) return false;
+        bool is_age = vc_text_is_name(found.name, "max-age");
         if (is_age && found.value.at && *seconds < 0 && !read_age(found.value, seconds))
             return false;
-        if (!is_age && !is_name(found.name, "s-maxage") &&
+        if (!is_age && !vc_text_is_name(found.name, "s-maxage") &&
             !keep_directive(to, kept, &count, found.text))
             return false;
     }

@@ -270,10 +270,10 @@ static void respond(const vc_mc_command *command, vc_out *out, unsigned code, ui
     *to++ = 0;
     to = put_number(to, code, 2);
     to = put_number(to, extras + key.length + body.length, 4);
-    to = vc_mc_copy(to, command->opaque, 4);
+    to = vc_put_bytes(to, command->opaque, 4);
     to = put_number(to, cas, 8);
     if (flags) to = put_number(to, *flags, 4);
-    if (key.length) to = vc_mc_copy(to, key.at, key.length);
+    if (key.length) to = vc_put_bytes(to, key.at, key.length);
     vc_mc_add_reply(out, head, (size_t)(to - head), body, "");
 }
 

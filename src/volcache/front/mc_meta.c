@@ -173,7 +173,7 @@ static const char *parse_debug(const vc_text *words, unsigned count, vc_mc_comma
     command->is_debug = command->is_peek = true;
     if (count < 2 || words[1].length > VC_MC_KEY_BYTES) return VC_MC_BAD_FORMAT;
     command->key = words[1];
-    command->is_base64 = count > 2 && vc_mc_is_word(words[2], "b");
+    command->is_base64 = count > 2 && vc_text_is(words[2], "b");
     return command->is_base64 && !vc_mc_decode_key(command) ? VC_MC_BAD_FORMAT : NULL;
 }
 

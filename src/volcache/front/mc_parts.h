@@ -2,8 +2,6 @@
 #ifndef VC_MC_PARTS_H
 #define VC_MC_PARTS_H
 
-#include <string.h>
-
 #include "memcache.h"
 
 enum {
@@ -116,7 +114,6 @@ typedef struct {
 
 /* --- mc_words.c: what lines consist of --------------------------------------------------- */
 
-bool vc_mc_is_word(vc_text word, const char *text);
 /* Return the word that begins at `at`, and let `at` be where the next one begins, or `end`. */
 vc_text vc_mc_next_word(const char **at, const char *end);
 /* Read numbers of 64 bits as strtoull and strtol do: of a command, or the value of a key. */
@@ -124,8 +121,6 @@ bool vc_mc_read_unsigned(vc_text word, uint64_t largest, uint64_t *number);
 bool vc_mc_read_signed(vc_text word, int64_t *number);
 /* Let the key be what it is decoded from base64. */
 bool vc_mc_decode_key(vc_mc_command *command);
-char *vc_mc_put_base64(char *to, vc_text from);
-char *vc_mc_put_text(char *to, const char *text);
 /* Why a key cannot be stored; NULL: it can. A key is what a path of HTTP leads to. */
 const char *vc_mc_refuse_key(vc_text key, size_t size_max,
                              char reason[VC_MC_REASON_BYTES]);
@@ -167,11 +162,6 @@ static inline void vc_mc_clear(vc_mc_command *command, vc_mc_name name, size_t u
     command->name = name;
     command->used = used;
     command->known_cas = VC_MC_NO_VERSION;
-}
-
-static inline char *vc_mc_copy(char *to, const void *data, size_t length) {
-    memcpy(to, data, length);
-    return to + length;
 }
 
 /* As memcached: if the value itself is not too large, only the sum of two is. */

@@ -9,7 +9,7 @@ void vc_mc_add_reply(vc_out *out, const char *head, size_t length, vc_text value
     if (at >= (uintptr_t)to + length && at < (uintptr_t)room_end) to += at - (uintptr_t)to - length;
     else if (value.length) memmove(to + length, value.at, value.length);
     memcpy(to, head, length);
-    vc_out_add(out, to, (size_t)(vc_mc_put_text(to + length + value.length, end) - to));
+    vc_out_add(out, to, (size_t)(vc_put_text(to + length + value.length, end) - to));
 }
 
 /* Add a line of two parts. */
@@ -52,14 +52,14 @@ static void add_result(const vc_mc_outcome *outcome, vc_mc_result result, vc_out
 }
 
 static void mc_replies_add_value(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
-    char head[VC_MC_REPLY_BYTES], *to = vc_mc_put_text(head, "VALUE ");
-    to = vc_mc_copy(to, command->key.at, command->key.length);
+    char head[VC_MC_REPLY_BYTES], *to = vc_put_text(head, "VALUE ");
+    to = vc_put_bytes(to, command->key.at, command->key.length);
     *to++ = ' ';
     to = vc_put_number(to, outcome->record.flags);
     *to++ = ' ';
     to = vc_put_number(to, outcome->record.length);
     if (command->has_cas) *to++ = ' ', to = vc_put_number(to, outcome->record.stored_us);
-    to = vc_mc_put_text(to, "\r\n");
+    to = vc_put_text(to, "\r\n");
     vc_mc_add_reply(out, head, (size_t)(to - head), value_of(outcome),
                     command->is_last ? "\r\nEND\r\n" : "\r\n");
 }
@@ -69,10 +69,10 @@ static void add_report(const vc_mc_command *command, vc_text text, vc_out *out) 
     char head[VC_MC_REPLY_BYTES], *to = head;
     bool is_list = command->action == VC_MC_LISTING;
     const char *end = is_list ? "\r\nEND\r\n" : "END\r\n";
-    if (vc_mc_is_word(command->value, "reset") && !is_list) end = "RESET\r\n";
+    if (vc_text_is(command->value, "reset") && !is_list) end = "RESET\r\n";
     if (is_list) {
-        to = vc_mc_put_text(to, "CONFIG cluster 0 ");
-        to = vc_mc_put_text(vc_put_number(to, text.length), "\r\n");
+        to = vc_put_text(to, "CONFIG cluster 0 ");
+        to = vc_put_text(vc_put_number(to, text.length), "\r\n");
     }
     vc_mc_add_reply(out, head, (size_t)(to - head), text, end);
 }
@@ -130,14 +130,14 @@ static char *put_flags(char *to, const vc_mc_command *command, const vc_mc_outco
         if ((!is_full && letter != 'O' && letter != 'k') || letter == 'v') continue;
         *to++ = ' ';
         if (letter == 'O') {
-            to = vc_mc_copy(to, word.at, word.length);
+            to = vc_put_bytes(to, word.at, word.length);
             continue;
         }
         *to++ = letter;
         if (letter == 'k' && command->is_base64) {
-            to = vc_mc_put_text(vc_mc_put_base64(to, command->key), " b");
+            to = vc_put_text(vc_put_base64(to, command->key), " b");
         } else if (letter == 'k') {
-            to = vc_mc_copy(to, command->key.at, command->key.length);
+            to = vc_put_bytes(to, command->key.at, command->key.length);
         } else {
             int64_t number = number_of(letter, command, outcome);
             if (number < 0) *to++ = '-';
@@ -149,15 +149,15 @@ static char *put_flags(char *to, const vc_mc_command *command, const vc_mc_outco
 
 static void add_debug(const vc_mc_command *command, const vc_mc_outcome *outcome,
                       vc_out *out) {
-    char head[VC_MC_REPLY_BYTES], *to = vc_mc_put_text(head, "ME ");
+    char head[VC_MC_REPLY_BYTES], *to = vc_put_text(head, "ME ");
     int64_t ttl_ms = outcome->ttl_ms;
-    to = command->is_base64 ? vc_mc_put_base64(to, command->key)
-                            : vc_mc_copy(to, command->key.at, command->key.length);
-    to = vc_mc_put_text(to, " exp=");
+    to = command->is_base64 ? vc_put_base64(to, command->key)
+                            : vc_put_bytes(to, command->key.at, command->key.length);
+    to = vc_put_text(to, " exp=");
     if (ttl_ms) *to++ = '-';
     to = vc_put_number(to, ttl_ms < 0 ? 1 : ((uint64_t)ttl_ms + 999) / 1000);
-    to = vc_put_number(vc_mc_put_text(to, " cas="), outcome->record.stored_us);
-    to = vc_put_number(vc_mc_put_text(to, " size="), outcome->record.size);
+    to = vc_put_number(vc_put_text(to, " cas="), outcome->record.stored_us);
+    to = vc_put_number(vc_put_text(to, " size="), outcome->record.size);
     vc_mc_add_reply(out, head, (size_t)(to - head), VC_MC_NONE, "\r\n");
 }
 
@@ -173,11 +173,11 @@ static void add_success(const char *code, const vc_mc_command *command,
     vc_text value = !has_value  ? VC_MC_NONE
                     : is_number ? number_text(digits, outcome->number)
                                 : value_of(outcome);
-    to = vc_mc_put_text(to, has_value ? "VA " : code);
+    to = vc_put_text(to, has_value ? "VA " : code);
     if (has_value) to = vc_put_number(to, value.length);
     to = put_flags(to, command, outcome, is_full);
     if (outcome->token) *to++ = ' ', *to++ = outcome->token;
-    to = vc_mc_put_text(to, "\r\n");
+    to = vc_put_text(to, "\r\n");
     vc_mc_add_reply(out, head, (size_t)(to - head), value, has_value ? "\r\n" : "");
 }
 

@@ -156,7 +156,7 @@ static const char *read_stats(const vc_text *words, vc_mc_command *command) {
 
 static const char *read_config(const vc_text *words, vc_mc_command *command) {
     command->value = words[2];
-    return vc_mc_is_word(words[1], "get") ? NULL : "ERROR";
+    return vc_text_is(words[1], "get") ? NULL : "ERROR";
 }
 
 enum { ANY_WORDS = VC_MC_WORDS, NEVER = VC_MC_WORDS + 1 };
@@ -194,7 +194,7 @@ static const form FORMS[] = {
 
 static const form *find_form(vc_text word) {
     const form *is = FORMS, *end = FORMS + sizeof(FORMS) / sizeof(*FORMS);
-    while (is < end && !vc_mc_is_word(word, vc_mc_names[is->name])) is++;
+    while (is < end && !vc_text_is(word, vc_mc_names[is->name])) is++;
     return is < end ? is : NULL;
 }
 
@@ -238,7 +238,7 @@ static vc_step parse_words(uint64_t value_size, vc_mc_stream *stream, const char
     bool has_noreply = is->quiet != NEVER;
     if (count < is->least || count > (unsigned)is->most + has_noreply)
         return answer_error(command, "ERROR");
-    command->is_silent = count >= is->quiet && vc_mc_is_word(words[count - 1], "noreply");
+    command->is_silent = count >= is->quiet && vc_text_is(words[count - 1], "noreply");
     if (command->is_silent) words[count - 1].length = 0;
     command->answer = is->answer;
     command->closes = is->name == VC_MC_QUIT;
@@ -256,9 +256,9 @@ static vc_step parse_words(uint64_t value_size, vc_mc_stream *stream, const char
 
 /* Which get a word names; VC_MC_NAMES: none. */
 static vc_mc_name get_of(vc_text word) {
-    if (vc_mc_is_word(word, "bget")) return VC_MC_GET;
+    if (vc_text_is(word, "bget")) return VC_MC_GET;
     for (vc_mc_name name = VC_MC_GET; name <= VC_MC_GATS; name++)
-        if (vc_mc_is_word(word, vc_mc_names[name])) return name;
+        if (vc_text_is(word, vc_mc_names[name])) return name;
     return VC_MC_NAMES;
 }
 

@@ -2,18 +2,12 @@
 
 #include <stdio.h>
 
-bool vc_mc_is_word(vc_text word, const char *text) {
-    return word.length == strlen(text) && !memcmp(word.at, text, word.length);
-}
-
 vc_text vc_mc_next_word(const char **at, const char *end) {
     const char *stop = memchr(*at, ' ', (size_t)(end - *at));
     vc_text word = {*at, (size_t)((stop ? stop : end) - *at)};
     for (*at += word.length; *at < end && **at == ' ';) ++*at;
     return word;
 }
-
-char *vc_mc_put_text(char *to, const char *text) { return vc_mc_copy(to, text, strlen(text)); }
 
 /* --- Numbers ----------------------------------------------------------------------------- */
 
@@ -25,14 +19,8 @@ static bool mc_words_read_number(vc_text word, bool *is_negative, uint64_t *numb
     while (at < end && is_white(*at)) at++;
     *is_negative = at < end && *at == '-';
     if (at < end && (*at == '-' || *at == '+')) at++;
-    const char *first = at;
-    bool is_large = false;
-    for (*number = 0; at < end && *at >= '0' && *at <= '9'; at++) {
-        uint64_t digit = (uint64_t)(*at - '0');
-        is_large = is_large || *number > (UINT64_MAX - digit) / 10;
-        *number = *number * 10 + digit;
-    }
-    return at > first && !is_large && (at == end || is_white(*at) || !*at);
+    bool is_large, has_digits = vc_read_digits(&at, end, number, &is_large);
+    return has_digits && !is_large && (at == end || is_white(*at) || !*at);
 }
 
 bool vc_mc_read_unsigned(vc_text word, uint64_t largest, uint64_t *number) {
@@ -50,41 +38,11 @@ bool vc_mc_read_signed(vc_text word, int64_t *number) {
     return true;
 }
 
-/* --- Base64 ------------------------------------------------------------------------------- */
-
-static const char BASE64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
 bool vc_mc_decode_key(vc_mc_command *command) {
-    vc_text from = command->key;
-    uint8_t *to = command->decoded;
-    if (!from.length || from.length % 4) return false;
-    for (size_t i = 0; i < from.length; i += 4) {
-        uint32_t bits = 0;
-        unsigned padding = 0;
-        for (size_t j = i; j < i + 4; j++) {
-            const char *digit = memchr(BASE64, from.at[j], 64);
-            bits <<= 6;
-            if (from.at[j] == '=' && j >= from.length - 2) padding++;
-            else if (!digit || padding) return false;
-            else bits |= (uint32_t)(digit - BASE64);
-        }
-        *to++ = (uint8_t)(bits >> 16);
-        if (padding < 2) *to++ = (uint8_t)(bits >> 8);
-        if (padding < 1) *to++ = (uint8_t)bits;
-    }
-    command->key = (vc_text){(const char *)command->decoded, (size_t)(to - command->decoded)};
+    int length = vc_decode_base64(command->key, command->decoded);
+    if (length < 0) return false;
+    command->key = (vc_text){(const char *)command->decoded, (size_t)length};
     return true;
-}
-
-char *vc_mc_put_base64(char *to, vc_text from) {
-    for (size_t i = 0; i < from.length; i += 3) {
-        uint32_t bits = 0;
-        for (size_t j = i; j < i + 3; j++)
-            bits = bits << 8 | (j < from.length ? (uint8_t)from.at[j] : 0);
-        for (unsigned j = 0; j < 4; j++)
-            *to++ = i + j > from.length ? '=' : BASE64[bits >> (18 - 6 * j) & 63];
-    }
-    return to;
 }
 
 /* --- Keys --------------------------------------------------------------------------------- */

@@ -2,8 +2,6 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
-#include <strings.h>
 
 /* What a byte may be part of. */
 enum { TOKEN = 1, TARGET = 2, VALUE = 4, HOST = 8, HEX = 16, DIGIT = 32 };
@@ -105,11 +103,6 @@ static inline bool is_all(const char *at, const char *end, unsigned class) {
     return true;
 }
 
-static bool request_is_text(vc_text text, const char *other) {
-    size_t length = strlen(other);
-    return text.length == length && !strncasecmp(text.at, other, length);
-}
-
 /* --- Refusals ------------------------------------------------------------------------ */
 
 __attribute__((format(printf, 3, 4)))
@@ -132,8 +125,7 @@ static vc_head refuse_line(vc_request *request) {
 static bool parse_method(vc_request *request, vc_text text) {
     request->method_text = text;
     for (unsigned i = 0; i < METHOD_COUNT; i++)
-        if (text.length == strlen(METHODS[i].text) &&
-            !memcmp(text.at, METHODS[i].text, text.length)) {
+        if (vc_text_is(text, METHODS[i].text)) {
             request->method = METHODS[i].method;
             return true;
         }
@@ -142,7 +134,7 @@ static bool parse_method(vc_request *request, vc_text text) {
 
 static vc_head parse_target(vc_request *request, const char *at, const char *end) {
     if (at < end && *at == '*' && end - at == 1) {
-        if (!request_is_text(request->method_text, "OPTIONS"))
+        if (!vc_text_is_name(request->method_text, "OPTIONS"))
             return request_refuse(request, 400, "bad request: the target * is for OPTIONS only");
         request->path = (vc_text){at, 1};
         return VC_HEAD_COMPLETE;
@@ -211,37 +203,24 @@ static vc_head parse_line(vc_request *request, const char *at, const char *end) 
 
 static vc_field_name known_name(vc_text name) {
     for (unsigned i = 0; i < NAME_COUNT; i++)
-        if ((name.at[0] | 0x20) == NAMES[i].text[0] && request_is_text(name, NAMES[i].text))
+        if ((name.at[0] | 0x20) == NAMES[i].text[0] && vc_text_is_name(name, NAMES[i].text))
             return NAMES[i].name;
     return VC_FIELD_UNKNOWN;
 }
 
 /* Returns false if a value is not 1 to 18 digits, with at most two zeros before them. */
 static bool parse_length(vc_text text, uint64_t *length) {
-    uint64_t sum = 0;
-    size_t i = 0;
-    if (!text.length || text.length > 20) return false;
-    while (i + 1 < text.length && text.at[i] == '0') i++;
-    if (text.length - i > 18) return false;
-    for (; i < text.length; i++) {
-        if (!(CLASSES[(uint8_t)text.at[i]] & DIGIT)) return false;
-        sum = 10 * sum + (uint64_t)(text.at[i] - '0');
-    }
-    *length = sum;
-    return true;
+    const char *at = text.at, *end = text.at + text.length;
+    bool is_large;
+    return text.length <= 20 && vc_read_digits(&at, end, length, &is_large) && at == end &&
+           *length < UINT64_C(1000000000000000000);
 }
 
 /* Whether a list of tokens has this one. */
 static bool has_token(vc_text list, const char *token) {
-    const char *at = list.at, *end = list.at + list.length;
-    while (at < end) {
-        const char *comma = memchr(at, ',', (size_t)(end - at)), *stop = comma ? comma : end;
-        const char *first = at, *last = stop;
-        while (first < last && (*first == ' ' || *first == '\t')) first++;
-        while (last > first && (last[-1] == ' ' || last[-1] == '\t')) last--;
-        if (request_is_text((vc_text){first, (size_t)(last - first)}, token)) return true;
-        at = stop + 1;
-    }
+    vc_text item;
+    while (vc_text_next(&list, &item))
+        if (vc_text_is_name(item, token)) return true;
     return false;
 }
 
@@ -273,7 +252,7 @@ static vc_head parse_known(vc_request *request, const vc_field *field, framing *
         request->has_length = true;
         break;
     case VC_FIELD_TRANSFER_ENCODING:
-        if (seen->has_coding || !request_is_text(field->value, "chunked"))
+        if (seen->has_coding || !vc_text_is_name(field->value, "chunked"))
             return request_refuse(request, 501,
                                   "Transfer-Encoding is not known; allowed is chunked, once");
         seen->has_coding = request->is_chunked = true;
@@ -283,7 +262,7 @@ static vc_head parse_known(vc_request *request, const vc_field *field, framing *
         seen->has_keep_alive |= has_token(field->value, "keep-alive");
         break;
     case VC_FIELD_EXPECT:
-        if (!request_is_text(field->value, "100-continue"))
+        if (!vc_text_is_name(field->value, "100-continue"))
             return request_refuse(request, 417, "Expect is not known; allowed is 100-continue");
         request->awaits_continue = true;
         break;
@@ -305,14 +284,12 @@ static vc_head parse_field(vc_request *request, const char *at, const char *end,
         return request_refuse(request, 400,
                               "bad request: a header line is not NAME: VALUE; allowed are letters, digits"
                               " and !#$%%&'*+-.^_`|~ in a name");
-    const char *value = colon + 1, *stop = end;
-    while (value < stop && (*value == ' ' || *value == '\t')) value++;
-    while (stop > value && (stop[-1] == ' ' || stop[-1] == '\t')) stop--;
-    if (!is_all(value, stop, VALUE))
+    vc_text value = vc_text_trim(colon + 1, end);
+    if (!is_all(value.at, value.at + value.length, VALUE))
         return request_refuse(request, 400, "bad request: a header has a control byte; allowed is text");
     vc_field *field = &request->fields[request->field_count++];
     field->name = (vc_text){at, (size_t)(colon - at)};
-    field->value = (vc_text){value, (size_t)(stop - value)};
+    field->value = value;
     field->known = known_name(field->name);
     return parse_known(request, field, seen);
 }

@@ -6,9 +6,7 @@
 #ifndef VC_REQUEST_H
 #define VC_REQUEST_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "text.h"
 
 enum {
     VC_HEAD_BYTES = 32768,      /* of the longest head */
@@ -18,11 +16,6 @@ enum {
 
 /* Methods that are treated differently; all others are VC_OTHER_METHOD, as is none. */
 typedef enum { VC_OTHER_METHOD, VC_GET, VC_HEAD, VC_PUT, VC_DELETE, VC_PROPFIND } vc_method;
-
-typedef struct {
-    const char *at;
-    size_t length;
-} vc_text;
 
 /* The fields that are known by name. */
 typedef enum {
