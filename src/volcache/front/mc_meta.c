@@ -108,8 +108,8 @@ static const form FORMS[] = {
 
 static const char *read_flags(const form *is, const vc_text *words, unsigned count,
                               vc_mc_command *command, flags *given) {
-    command->key = words[1];
     if (words[1].length > VC_MC_KEY_BYTES) return VC_MC_BAD_FORMAT;
+    command->key = words[1];
     if (count > WORDS_MAX) return is->too_many;
     const char *error = read_letters(words + is->first, count - is->first, command, given);
     if (error) return is->invalid ? is->invalid : error;

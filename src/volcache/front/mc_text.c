@@ -86,8 +86,9 @@ static vc_step parse_credentials(vc_mc_stream *stream, const char *data, size_t 
 typedef const char *reader(const vc_text *words, vc_mc_command *command);
 
 static const char *read_key(vc_text word, vc_mc_command *command) {
+    if (word.length > VC_MC_KEY_BYTES) return VC_MC_BAD_FORMAT;
     command->key = word;
-    return word.length > VC_MC_KEY_BYTES ? VC_MC_BAD_FORMAT : NULL;
+    return NULL;
 }
 
 static const char *read_put(const vc_text *words, vc_mc_command *command) {

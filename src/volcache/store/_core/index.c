@@ -503,7 +503,7 @@ void vc_index_free(vc_index *index) {
     while (!index->shared && g < end) { /* Adjacent ones together. */
         char *base = (char *)g->base;
         size_t bytes = g->bytes;
-        while (++g < end && (char *)g->base == base + bytes) bytes += g->bytes;
+        while (++g < end && base && (char *)g->base == base + bytes) bytes += g->bytes;
         if (base != NULL) munmap(base, bytes);
     }
     free(index->slot_state);
