@@ -65,7 +65,7 @@ class Ended(NamedTuple):
         )
 
 
-class _Core(Core[bytes]):
+class _RawKeys(Core[bytes]):
     """Takes keys as they are: `Put` has them as an instance derives them."""
 
     def stored_key(self, key: str | bytes) -> bytes:
@@ -93,7 +93,7 @@ class Sender:
         )
         self._driver = ThreadDriver(options)
         nodes = [(one.url, one.weight) for one in targets]
-        self._core = _Core(self._driver, nodes, make_codec(None), options)
+        self._core = _RawKeys(self._driver, nodes, make_codec(None), options)
         self._workers = Workers(_INSTANCES)
         self._thread = ThreadPoolExecutor(1)
         self._batch: dict[bytes, Put] = {}
@@ -156,9 +156,7 @@ class Sender:
             return Request("PUT", path_of(key), batch[key].headers, batch[key].value)
 
         many = Many(self._core, "set", batch, ask, _outcome)
-        for failed in self._workers.run([partial(run, o) for o in run(many.by_node())]):
-            if failed is not None:
-                raise failed
+        self._workers.run([partial(run, steps) for steps in run(many.by_node())])
         found: dict[bytes, Any] = {k: _told(one) for k, one in many.found().items()}
         return [Ended(put, *found[key]) for key, put in batch.items()]
 
