@@ -50,7 +50,7 @@ class MountPoint:
         headers: The intact volume headers, by volume id.
         unreadable: Ids of volumes whose header cannot be read.
         has_other_data: A data file has bytes in the place of a header.
-        lines: About how many lines the index files have, by volume id.
+        values: About how many values the index files list, by volume id.
         names: What data and index files say they are: by their paths, as `data/3`.
     """
 
@@ -81,7 +81,7 @@ class MountPoint:
         for volume, fd in descriptors.items():
             if fd != NO_FILE:
                 self._read_header(volume, fd)
-        self.lines: dict[int, int] = {}
+        self.values: dict[int, int] = {}
         for volume in directory.index_ids():
             self._read_index_file(volume)
 
@@ -110,7 +110,9 @@ class MountPoint:
             return  # It counts as missing.
         version, name = decode_index_header(data) or (None, None)
         self.directory.refuse_version(f"{INDEX}/{volume}", version)
-        self.lines[volume] = length * data.count(b"\n") // max(1, len(data))
+        # Without comments; and a deleted key keeps the entry that its value had.
+        values = data.count(b"\n") - data.count(b"\n#") - data.count(b" 0 0\n")
+        self.values[volume] = length * max(0, values) // max(1, len(data))
         if name is not None and name.use.volume == volume:
             self.names[f"{INDEX}/{volume}"] = name
 

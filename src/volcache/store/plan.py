@@ -355,7 +355,7 @@ class _Rebuild:
         """Return what each data file is, or else its index file; first the store id."""
         found, names = self._found, self._found.names
         candidates: list[tuple[int, ListedVolume]] = []
-        for volume in dict.fromkeys((*found.headers, *found.lines)):
+        for volume in dict.fromkeys((*found.headers, *found.values)):
             data, index = f"{DATA}/{volume}", f"{INDEX}/{volume}"
             indexed = names.get(index)
             name = names.get(data, indexed)

@@ -52,11 +52,11 @@ _STEP_BYTES: Final = 2**19  # of records, whose entries are in memory at once
 
 
 def expected_keys(found: MountPoint, volumes: list[Volume]) -> int:
-    """Return about how many entries the volumes have."""
+    """Return about how many keys the volumes have; one put again counts again."""
     expected = 0
     for volume in volumes:
-        if volume.id in found.lines:
-            expected += found.lines[volume.id]
+        if volume.id in found.values:
+            expected += found.values[volume.id]
         elif volume.fd != NO_FILE:
             with suppress(OSError):
                 expected += _expected_records(found.directory.fs, volume)
@@ -64,11 +64,13 @@ def expected_keys(found: MountPoint, volumes: list[Volume]) -> int:
 
 
 def _expected_records(fs: FileSystem, volume: Volume) -> int:
-    """Return about how many records a volume has, by the size of the first ones."""
+    """Return about how many values a volume has, by the size of the first records."""
     end = VOLUME_HEADER_BYTES
     records = Records(fs, volume, end, _SAMPLE_BYTES, has_values=False)
-    found = [event.header.size for event in records if isinstance(event, Found)]
-    return fs.stat(volume.fd).st_size * len(found) // (end + sum(found))
+    found = [event.header for event in records if isinstance(event, Found)]
+    values = sum(not header.tombstone for header in found)
+    length = end + sum(header.size for header in found)
+    return fs.stat(volume.fd).st_size * values // length
 
 
 def is_whole(found: Loaded, listed: ListedVolume) -> bool:

@@ -26,6 +26,7 @@ from volcache.store.manifest import (
     encode_manifest,
 )
 from volcache.store.offline import OfflineStore
+from volcache.store.replay import expected_keys
 from volcache.store.volume_check import Counts
 
 
@@ -70,6 +71,17 @@ def test_a_segment_behind_the_end_of_its_volume_is_no_damage_of_the_manifest() -
     manifest = Manifest(7, 1, 5, 0, (lost,))
 
     assert decode_manifest(encode_manifest(manifest)) == manifest
+
+
+def test_expected_keys_are_those_that_were_put_also_if_deleted(tmp_path: Path) -> None:
+    """Each deletion has a line and a checkpoint, but no entry in memory of its own."""
+    store = open_store(tmp_path, volume_size=2**20)
+    for number in range(400):
+        store.put(b"%d" % number, b"value")
+        store.delete(b"%d" % number)
+    store.close()
+    with OfflineStore.inspect(ReadOnlyFileSystem(), str(tmp_path)) as offline:
+        assert 400 <= expected_keys(offline.found, offline.volumes) < 420
 
 
 # --- Records without an index entry, found by a scan --------------------------------
