@@ -94,6 +94,8 @@ static const struct {
     {"GET /old", "X: y", true},
     {"GET /-/stats", "X: y", true},
     {"GET /a/../b", "X: y", true},
+    {"GET /none/.", "X: y", true},
+    {"GET /.none/...", "X: y", false},
     {"POST /a", "Content-Length: 0", true},
     {"GET /a", "Service-Worker: script", true},
     {"HEAD /a", "If-None-Match: \"x\", ~", false},

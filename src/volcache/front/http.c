@@ -442,18 +442,27 @@ static vc_step http_put(vc_http_job *job) {
 
 /* --- Requests ---------------------------------------------------------------------------------- */
 
+bool vc_http_is_mine(const vc_http_job *job, const vc_parts *parts, const vc_tokens *tokens) {
+    const vc_request *request = job->request;
+    return job->http->settings.answers && !vc_request_has(request, VC_FIELD_SERVICE_WORKER) &&
+           !vc_request_repeats(request, 1u << VC_FIELD_AUTHORIZATION) &&
+           vc_parts_have(parts, job->path.at, job->path.length) &&
+           vc_tokens_allow(tokens, request->values[VC_FIELD_AUTHORIZATION]);
+}
+
+bool vc_http_has_good_key(const vc_http_job *job) {
+    size_t length = job->wanted.key_length;
+    return length && length <= job->http->by.key_size &&
+           !vc_key_check((vc_text){(const char *)job->wanted.key, length});
+}
+
 /* Whether a GET or HEAD may be executed here. */
 static bool http_may_read(const vc_http_job *job) {
     const vc_http_settings *settings = &job->http->settings;
     const vc_request *request = job->request;
-    vc_text path = job->path;
-    return settings->answers && (request->method == VC_GET || request->method == VC_HEAD) &&
-           !request->is_chunked && !request->content_length &&
-           !vc_request_has(request, VC_FIELD_SERVICE_WORKER) &&
-           !vc_request_repeats(request, 1u << VC_FIELD_AUTHORIZATION) && path.length > 1 &&
-           !http_is_reserved(path) &&
-           vc_parts_have(&settings->ring, path.at, path.length) &&
-           vc_tokens_allow(&settings->may_read, request->values[VC_FIELD_AUTHORIZATION]);
+    return (request->method == VC_GET || request->method == VC_HEAD) && !request->is_chunked &&
+           !request->content_length && job->wanted.key_length && !http_is_reserved(job->path) &&
+           vc_http_is_mine(job, &settings->ring, &settings->may_read);
 }
 
 /* Execute a request whose head is complete. */

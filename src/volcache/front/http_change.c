@@ -6,14 +6,8 @@ enum { TYPE_BYTES = 255, ENCODING_BYTES = 64 };     /* that are stored, at most 
 
 static bool change_is_mine(const vc_http_job *job) {
     const vc_http_settings *settings = &job->http->settings;
-    const vc_request *request = job->request;
-    return settings->answers && job->wanted.key_length &&
-           job->wanted.key_length <= job->http->by.key_size &&
-           !vc_request_has(request, VC_FIELD_SERVICE_WORKER) &&
-           !vc_request_repeats(request, 1u << VC_FIELD_AUTHORIZATION) &&
-           vc_path_is_ordinary(job->path.at, job->path.length) &&
-           vc_parts_have(&settings->writable, job->path.at, job->path.length) &&
-           vc_tokens_allow(&settings->may_write, request->values[VC_FIELD_AUTHORIZATION]);
+    return vc_http_has_good_key(job) &&
+           vc_http_is_mine(job, &settings->writable, &settings->may_write);
 }
 
 /* Whether a field is stored as it is, by a test that fails for some. */

@@ -62,6 +62,10 @@ enum { VC_HTTP_NOT_READ = -1 };     /* `disk_ns` of an answer for which no disk 
 
 /* --- http.c --- */
 
+/* Whether a request for a key is for this instance, and has a right token. */
+bool vc_http_is_mine(const vc_http_job *job, const vc_parts *parts, const vc_tokens *tokens);
+/* Whether the key may be absent, or stored. */
+bool vc_http_has_good_key(const vc_http_job *job);
 /* Let the application answer. */
 vc_step vc_http_forward(vc_http_job *job);
 /* Wait for a thread that reads the record. */

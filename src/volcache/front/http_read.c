@@ -127,11 +127,9 @@ static vc_step read_send_from_disk(vc_http_job *job, const vc_lookup *at) {
 /* --- GET ------------------------------------------------------------------------------------- */
 
 static vc_step read_miss(vc_http_job *job) {
-    const vc_executor *by = &job->http->by;
     uint8_t item[VC_ITEM_BYTES];
     if (!atomic_load_explicit(job->http->config.is_ready, memory_order_relaxed) ||
-        job->wanted.key_length > by->key_size ||
-        !vc_path_is_ordinary(job->path.at, job->path.length))
+        !vc_http_has_good_key(job))
         return vc_http_forward(job);
     if (vc_find_copy(&job->wanted, item) != VC_NO_COPY) {
         read_asked asked = read_ask(job, item);

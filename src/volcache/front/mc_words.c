@@ -47,30 +47,18 @@ bool vc_mc_decode_key(vc_mc_command *command) {
 
 /* --- Keys --------------------------------------------------------------------------------- */
 
-/* Whether a segment of a key is "." or "..". */
-static bool has_dot_segment(vc_text key) {
-    for (size_t i = 0; i < key.length; i++) {
-        if (key.at[i] != '.' || (i && key.at[i - 1] != '/')) continue;
-        size_t end = i + 1;
-        if (end < key.length && key.at[end] == '.') end++;
-        if (end == key.length || key.at[end] == '/') return true;
-    }
-    return false;
-}
-
-const char *vc_mc_refuse_key(vc_text key, size_t size_max,
-                             char reason[VC_MC_REASON_BYTES]) {
-    for (size_t i = 0; i < key.length; i++) {
-        unsigned char c = (unsigned char)key.at[i];
-        if (c > 0x1f && c != 0x7f) continue;
-        snprintf(reason, VC_MC_REASON_BYTES, "bad key: it holds the control byte 0x%02X; a key is "
-                 "the path after its first slash, without control bytes", c);
-        return reason;
-    }
-    if (key.length > 1 && key.at[0] == '-' && key.at[1] == '/')
+const char *vc_mc_refuse_key(vc_text key, size_t size_max, char reason[VC_MC_REASON_BYTES]) {
+    switch (vc_key_check(key)) {
+    case VC_KEY_CONTROL:
+        return "bad key: it holds a control byte; a key is the path after its first slash,"
+               " without control bytes";
+    case VC_KEY_RESERVED:
         return "bad key: the prefix \"-/\" is reserved";
-    if (has_dot_segment(key))
+    case VC_KEY_DOTS:
         return "bad key: it holds a segment \".\" or \"..\"; a key is the path of a URL";
+    default:
+        break;
+    }
     if (key.length <= size_max) return NULL;
     snprintf(reason, VC_MC_REASON_BYTES, "key is %zu bytes long; allowed are 1 to %zu",
              key.length, size_max);

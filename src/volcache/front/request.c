@@ -370,14 +370,16 @@ size_t vc_path_decode(vc_text path, char *to) {
     return (size_t)(to - start);
 }
 
-bool vc_path_is_ordinary(const char *path, size_t length) {
-    if (length < 2 || path[0] != '/' || (length > 2 && path[1] == '-' && path[2] == '/'))
-        return false;
-    for (size_t i = 1; i < length; i++) {
-        if ((uint8_t)path[i] < 0x20 || path[i] == 0x7F) return false;
-        if (path[i] == '.' && path[i - 1] == '/') return false;
+vc_key_fault vc_key_check(vc_text key) {
+    const char *at = key.at, *end = key.at + key.length;
+    if (key.length > 1 && at[0] == '-' && at[1] == '/') return VC_KEY_RESERVED;
+    for (; at < end; at++) {
+        if ((uint8_t)*at < 0x20 || *at == 0x7F) return VC_KEY_CONTROL;
+        if (*at != '.' || (at > key.at && at[-1] != '/')) continue;
+        const char *stop = at + 1 + (at + 1 < end && at[1] == '.');
+        if (stop == end || *stop == '/') return VC_KEY_DOTS;
     }
-    return true;
+    return VC_KEY_GOOD;
 }
 
 size_t vc_request_key(const vc_request *request, vc_query_use use, char *to, size_t room) {
@@ -387,7 +389,8 @@ size_t vc_request_key(const vc_request *request, vc_query_use use, char *to, siz
     size_t length = vc_path_decode(request->path, to);
     if (!query.length) return length;
     /* Dot segments are resolved without the query. */
-    if (use == VC_QUERY_REFUSE || !vc_path_is_ordinary(to, length)) return 0;
+    if (use == VC_QUERY_REFUSE || length < 2 || vc_key_check((vc_text){to + 1, length - 1}))
+        return 0;
     to[length++] = '?';
     memcpy(to + length, query.at, query.length);
     return length + query.length;

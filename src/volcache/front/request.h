@@ -94,16 +94,16 @@ vc_head vc_request_parse(const char *data, size_t length, size_t *scanned,
 /* Decode a valid path; returns the bytes written, at most path.length. */
 size_t vc_path_decode(vc_text path, char *to);
 
-
-/* Whether a path is canonical, by a test that some canonical paths fail. */
-bool vc_path_is_ordinary(const char *path, size_t length);
+/* Why a text is no key, as keys.py says; its length is not looked at. */
+typedef enum { VC_KEY_GOOD, VC_KEY_CONTROL, VC_KEY_RESERVED, VC_KEY_DOTS } vc_key_fault;
+vc_key_fault vc_key_check(vc_text key);
 
 /* The setting `query`, in the order of its choices. */
 typedef enum { VC_QUERY_IGNORE, VC_QUERY_KEY, VC_QUERY_REFUSE } vc_query_use;
 
 /* Write a slash and the key of a request: its decoded path; with VC_QUERY_KEY also a question mark
  * and the query as it is. An empty query is none. Returns the bytes written; 0: `room` is too
- * small, or Python has to decide: the query is refused, or follows a path that is not ordinary. */
+ * small, or Python has to decide: the query is refused, or follows a path that is no key. */
 size_t vc_request_key(const vc_request *request, vc_query_use use, char *to, size_t room);
 
 /* Write the head again, in the one form that bjoern's parser cannot misread: no fields of this
