@@ -57,7 +57,6 @@ cdef class Server:
     cdef vc_server *server
     cdef unsigned loops
     cdef Index index
-    cdef Clock clock
     cdef ContentTypes types
     cdef Readers readers
     cdef Copies copies
@@ -75,7 +74,7 @@ cdef class Server:
     cdef vc_store_counts seen_of_store
     cdef uint64_t logged, executed
     cdef int64_t flush_ns           # when the next one is due
-    cdef bint answers_itself, is_started
+    cdef bint is_started
 
     def __cinit__(self):
         self.state = <shared *>calloc(1, sizeof(shared))
@@ -98,9 +97,7 @@ cdef class Server:
         self.reads, self.writes = self.store_stats.reads, self.store_stats.writes
         for i in range(<int>VC_PUT_STORED + 1):  # They are shown from the beginning.
             self.answers[answer_of(i)]
-        # Without a store, or with another clock, the loops answer nothing themselves.
-        self.answers_itself = type(store.clock) is Clock
-        self.clocks = Clocks(store.clock if self.answers_itself else Clock())
+        self.clocks = Clocks(store.clock)
         self.index, self.readers, self.commands = readers.index, readers, commands
         self.copies, self.promote = app.cache.hot_keys, app.cache.promote
         self.hot = app.cache.hot_client
@@ -243,7 +240,7 @@ cdef class Server:
         self.kept += [origins_now, readable, writable]
         self.set_tokens(&settings.may_read, may_read)
         self.set_tokens(&settings.may_write, may_write)
-        settings.answers = self.answers_itself
+        settings.answers = True  # The executors of the admin address answer nothing.
         settings.default_ttl, settings.max_ttl = default_ttl, max_ttl
         if self.commands is not None:
             access = access_of(self.commands.service)
