@@ -260,7 +260,7 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
         .sample_mask = 63,
     };
     vc_http_config config = {
-        .types = test_types,
+        .types = {TYPES, 1},
         .is_ready = &is_ready,
         .is_draining = &is_draining,
         .allow = "GET, PUT",
@@ -426,6 +426,5 @@ static void run_random(double seconds, uint64_t seed) {
     CHECK(logged);
     vc_log_free(access_log);
     free_store();
-    vc_types_free(test_types);
 }
 #endif

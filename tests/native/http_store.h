@@ -16,7 +16,7 @@ enum { LARGE_BYTES = 1400000 };
 static const uint64_t STORED_US = UINT64_C(1799999990000000);
 
 static vc_clock store_clock;
-static vc_types *test_types;
+static const vc_type TYPES[] = {{".txt", "text/plain"}};
 static vc_reporter test_reporter = {.news = &test_news};
 
 static int test_clock_gettime(clockid_t clock, struct timespec *now) {
@@ -64,10 +64,6 @@ static void put_value(const char *key, const char *type, const char *value, size
 static void fill_store(bool syncs, bool has_large) {
     static char large[LARGE_BYTES];
     vc_putting how = {.next_us = next_us, .deferred_bytes = 50000};
-    if (!test_types) {
-        test_types = vc_types_new(1);
-        CHECK(test_types && vc_types_add(test_types, ".txt", "text/plain"));
-    }
     empty_store(&how, VOLUME_BYTES);
     store_clock = (vc_clock){0};
     stored_us = STORED_US;

@@ -180,7 +180,7 @@ int main(void) {
         .sample_mask = 63,
     };
     vc_http_config config = {
-        .types = test_types,
+        .types = {TYPES, 1},
         .is_ready = &is_ready,
         .is_draining = &is_draining,
         .allow = "GET, PUT",
@@ -198,7 +198,6 @@ int main(void) {
     test_tokens();
     vc_http_free(http);
     free_store();
-    vc_types_free(test_types);
     free(reply.at);
     return 0;
 }

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUFFIX_BYTES = 16, TYPE_BYTES = 64 };
-
 static char *put_two(char *to, int64_t number) {
     *to++ = (char)('0' + number / 10);
     *to++ = (char)('0' + number % 10);
@@ -36,43 +34,19 @@ char *vc_put_date(char *to, int64_t second) {
 
 /* --- Content types -------------------------------------------------------------------- */
 
-struct vc_types {
-    size_t count, room;
-    struct {
-        char suffix[SUFFIX_BYTES], type[TYPE_BYTES];
-    } rows[];
-};
-
-vc_types *vc_types_new(size_t count) {
-    vc_types *types = calloc(1, sizeof(vc_types) + count * sizeof(types->rows[0]));
-    if (types) types->room = count;
-    return types;
-}
-
-void vc_types_free(vc_types *types) { free(types); }
-
-bool vc_types_add(vc_types *types, const char *suffix, const char *type) {
-    if (types->count == types->room || strlen(suffix) >= SUFFIX_BYTES ||
-        strlen(type) >= TYPE_BYTES)
-        return false;
-    strcpy(types->rows[types->count].suffix, suffix);
-    strcpy(types->rows[types->count++].type, type);
-    return true;
-}
-
 /* NULL: there is none. */
 static const char *find_type(const vc_types *types, const uint8_t *key, size_t length) {
     const uint8_t *dot = memrchr(key, '.', length);
-    if (!dot || !types) return NULL;
+    if (!dot) return NULL;
     size_t size = (size_t)(key + length - dot);
-    if (size >= SUFFIX_BYTES) return NULL;
-    char suffix[SUFFIX_BYTES] = {0};
+    if (size >= VC_SUFFIX_BYTES) return NULL;
+    char suffix[VC_SUFFIX_BYTES] = {0};
     for (size_t i = 0; i < size; i++)
         suffix[i] = (char)(dot[i] >= 'A' && dot[i] <= 'Z' ? dot[i] | 0x20 : dot[i]);
     size_t low = 0, high = types->count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        int order = memcmp(suffix, types->rows[middle].suffix, SUFFIX_BYTES);
+        int order = memcmp(suffix, types->rows[middle].suffix, VC_SUFFIX_BYTES);
         if (!order) return types->rows[middle].type;
         if (order < 0) high = middle;
         else low = middle + 1;

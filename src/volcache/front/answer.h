@@ -24,15 +24,17 @@ typedef struct {
     char text[VC_DATE_BYTES];
 } vc_date;
 
-/* Content types by the suffix of a key. */
-typedef struct vc_types vc_types;
+enum { VC_SUFFIX_BYTES = 16, VC_TYPE_BYTES = 64 };    /* with zeros behind them */
 
-/* Return an empty table with room for `count` suffixes; NULL without memory. */
-vc_types *vc_types_new(size_t count);
-void vc_types_free(vc_types *types);
-/* Add a suffix, with its dot and in lower case. In ascending order. Both are copied; returns
- * false if they are longer than 15 and 63 bytes or if there is no room. */
-bool vc_types_add(vc_types *types, const char *suffix, const char *type);
+/* Content types by the suffix of a key, with its dot and in lower case; in ascending order. */
+typedef struct {
+    char suffix[VC_SUFFIX_BYTES], type[VC_TYPE_BYTES];
+} vc_type;
+typedef struct {
+    const vc_type *rows;
+    size_t count;
+} vc_types;
+
 /* Return the type for the suffix of a key, in any case: before its first question mark, where a
  * query may begin, or at its end. */
 const char *vc_types_guess(const vc_types *types, const uint8_t *key, size_t length);

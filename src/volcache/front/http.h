@@ -69,7 +69,7 @@ typedef struct {
 
 typedef struct {
     bool memory_first;          /* memcached is not asked for records that are in memory */
-    const vc_types *types;
+    vc_types types;
     /* Whether a key without an entry is absent for certain: not while reads fail. Set to false
      * by a read that fails, and to true by whoever has found out that the disk is good. */
     atomic_bool *is_ready;

@@ -38,7 +38,7 @@ static char *read_put_headers(vc_http_job *job, char *to, const vc_record *recor
     int64_t second = http->date.second, remaining_ms = read_remaining_ms(job, record);
     to = vc_put_text(to, part ? "HTTP/1.1 206 Partial Content\r\n" : "HTTP/1.1 200 OK\r\n");
     to = vc_put_headers_from(to, source, record, part ? part->length : record->length, record->type,
-                             record->key, http->config.types, second, remaining_ms);
+                             record->key, &http->config.types, second, remaining_ms);
     if (part) {
         to = vc_put_number(vc_put_text(to, "\r\nContent-Range: bytes "), part->first);
         to = vc_put_number(vc_put_text(to, "-"), part->first + part->length - 1);
@@ -251,7 +251,7 @@ vc_step vc_http_head(vc_http_job *job) {
     int64_t remaining_ms = read_remaining_ms(job, &record);
     if (verdict == VC_TRUE) {
         to = vc_put_headers_from(vc_put_text(to, "HTTP/1.1 200 OK\r\n"), "DISK", &record,
-                                 record.length, record.type, record.key, http->config.types,
+                                 record.length, record.type, record.key, &http->config.types,
                                  http->date.second, remaining_ms);
         return vc_http_send_headers(job, VC_HEAD_HIT, to, &record, read_ns);
     }

@@ -15,19 +15,17 @@ PROTOCOLS = ("http", "memcache", "admin")
 cdef int64_t FLUSH_NS = 100_000_000
 
 
-cdef class ContentTypes:
-    cdef vc_types *table
-
-    def __cinit__(self, types):
-        self.table = vc_types_new(len(types))
-        if self.table is NULL:
-            raise MemoryError("no memory for content types")
-        for suffix, content_type in sorted(types.items()):
-            if not vc_types_add(self.table, suffix, content_type.encode("ascii")):
-                raise ValueError(f"too long: {suffix!r} {content_type!r}")
-
-    def __dealloc__(self):
-        vc_types_free(self.table)
+cdef bytes rows_of(types):
+    """Return content types by suffix as `vc_types` has them."""
+    rows = []
+    for suffix, content_type in sorted(types.items()):
+        if len(suffix) >= VC_SUFFIX_BYTES or len(content_type) >= VC_TYPE_BYTES:
+            raise ValueError(f"too long: {suffix!r} {content_type!r}")
+        rows += (
+            suffix.ljust(VC_SUFFIX_BYTES, b"\0"),
+            content_type.encode("ascii").ljust(VC_TYPE_BYTES, b"\0"),
+        )
+    return b"".join(rows)
 
 
 # What the loops use without the interpreter. Executors and reporters are in the order of
@@ -57,7 +55,7 @@ cdef class Server:
     cdef vc_server *server
     cdef unsigned loops
     cdef Index index
-    cdef ContentTypes types
+    cdef bytes types
     cdef Readers readers
     cdef Copies copies
     cdef HotClient hot
@@ -90,7 +88,7 @@ cdef class Server:
         memset(&config, 0, sizeof(config))
         store = app.cache.store
         self.app, self.log, self.access_log = app, log, access_log
-        self.types = ContentTypes(types)
+        self.types = rows_of(types)
         self.allow = allow.encode("ascii")
         self.requests, self.store_stats = app.stats, store.stats
         self.answers = app.stats.answers
@@ -164,7 +162,8 @@ cdef class Server:
         )
         memset(&config, 0, sizeof(config))
         config.memory_first = app.cache.memory_first
-        config.types = self.types.table
+        config.types.rows = <const vc_type *>data_of(self.types)
+        config.types.count = len(self.types) // sizeof(vc_type)
         config.is_ready = &self.state.is_ready
         config.is_draining = &self.state.is_draining
         config.query = <vc_query_use><int>QUERIES.index(app.limits.query)
