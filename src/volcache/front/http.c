@@ -340,8 +340,13 @@ static void http_ask_for_body(vc_http_job *job, size_t arrived) {
 }
 
 vc_step vc_http_wait_for_disk(vc_http_job *job, const vc_lookup *at, bool verifies) {
-    job->stream->base.verifies = verifies;
-    return vc_hand_over(&job->wanted, at) ? VC_STEP_DISK : vc_http_forward(job);
+    vc_stream *base = &job->stream->base;
+    base->verifies = verifies;
+    if (!vc_hand_over(&job->wanted, at)) return vc_http_forward(job);
+    /* Of a value that is not sent from memory, only the head is of use. */
+    if (!verifies && at->size > VC_HTTP_RECORD_BYTES)
+        base->found.size = VC_HEAD_BYTES_MAX(base->key_length);
+    return VC_STEP_DISK;
 }
 
 bool vc_http_is_plain(const vc_http_job *job, const vc_record *record) {
@@ -465,6 +470,19 @@ static bool http_may_read(const vc_http_job *job) {
            vc_http_is_mine(job, &settings->ring, &settings->may_read);
 }
 
+/* Forward a request. A thread reads the record first that the application may ask for: meanwhile it
+ * answers others. */
+static vc_step http_forward_known(vc_http_job *job) {
+    const vc_wanted *wanted = &job->wanted;
+    vc_lookup at;
+    if (wanted->stream->is_read || http_is_reserved(job->path) ||
+        !vc_tokens_allow(&job->http->settings.may_read,
+                         job->request->values[VC_FIELD_AUTHORIZATION]) ||
+        !wanted->by->functions->peek(wanted->by->core, wanted->key, wanted->key_length, &at))
+        return vc_http_forward(job);
+    return vc_http_wait_for_disk(job, &at, false);
+}
+
 /* Execute a request whose head is complete. */
 static vc_step http_execute_request(vc_http_job *job) {
     const vc_http_stream *s = job->stream;
@@ -487,7 +505,7 @@ static vc_step http_execute_request(vc_http_job *job) {
                                                                        : vc_http_get(job);
     if (vc_http_may_put(job)) return http_put(job);
     if (vc_http_may_delete(job)) return vc_http_delete(job);
-    return vc_http_forward(job);
+    return http_forward_known(job);
 }
 
 /* Set what the request is, and execute it. */
