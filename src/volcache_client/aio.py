@@ -168,7 +168,7 @@ class AsyncClient(AsyncMethods[V]):  # noqa: D101 - As of its methods.
             await asyncio.wait(self._sending)
 
     async def __aenter__(self) -> Self:
-        self._enter()
+        _ = self._opened
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -194,8 +194,6 @@ class AsyncClient(AsyncMethods[V]):  # noqa: D101 - As of its methods.
             ClientUsageError: It is closed, or belongs to another loop.
         """
         loop = asyncio.get_running_loop()
-        if loop is self._loop:
-            return
         if self._is_closed:
             raise ClientUsageError("the client is closed")
         if self._loop is not None and not self._loop.is_closed():
@@ -218,7 +216,8 @@ class AsyncClient(AsyncMethods[V]):  # noqa: D101 - As of its methods.
 
     @property
     def _opened(self) -> Operations[V]:
-        self._enter()
+        if asyncio.get_running_loop() is not self._loop:
+            self._enter()
         return self._core
 
     # --- Many at once, and making -------------------------------------------------------
@@ -245,10 +244,14 @@ class AsyncClient(AsyncMethods[V]):  # noqa: D101 - As of its methods.
 
     async def _take_turn(self, turn: dict[Key, list[asyncio.Future[Any]]]) -> None:
         """Give each task its own value or error."""
-        many = self._core.get_many(turn)
+        found: Mapping[Key, Any]
         try:
-            await _together(await many.by_node())
-            found: Mapping[Key, Any] = many.found()
+            if len(turn) == 1:
+                found = {key: await self._core.get(key) for key in turn}
+            else:
+                many = self._core.get_many(turn)
+                await _together(await many.by_node())
+                found = many.found()
         except CacheError as error:  # The client was closed.
             found = dict.fromkeys(turn, error)
         for key, results in turn.items():

@@ -217,7 +217,8 @@ class Core(Generic[V]):
         left = list(range(len(requests)))
         while left:
             try:
-                await self._admit(node)
+                if not node.is_up:
+                    await self._admit(node)
                 listed = [requests[at] for at in left]
                 took = await self.driver.send_many(node, listed, self.options.timeout)
             except NodeError as error:
@@ -230,9 +231,10 @@ class Core(Generic[V]):
 
     def _count(self, node: Node, results: Sequence[Answer | CacheError | None]) -> None:
         """Count what became of requests; a connection that failed is one failure."""
-        if answers := sum(isinstance(one, Answer) for one in results):
+        others = [one for one in results if not isinstance(one, Answer)]
+        if answers := len(results) - len(others):
             node.succeeded(answers)
-        failed = [one for one in results if isinstance(one, NodeError)]
+        failed = [one for one in others if isinstance(one, NodeError)]
         for error in {id(one): one for one in failed}.values():
             if not isinstance(error, NodeDownError):
                 self._failed(node, error, sum(one is error for one in failed))

@@ -146,7 +146,11 @@ class HttpPool(Generic[C]):
         self.limit: Final = options.max_value_size
         self.is_retired = False
         self._address: Final = address
-        self._context: Final = _context_of(address, options)
+        self._context: Final = (
+            options.ssl_context or _default_context()
+            if address.scheme == "https"
+            else None
+        )
         self._options: Final = options
         # One step of either is atomic: no lock is needed to take and to give back.
         self._idle: Final[deque[C]] = deque()
@@ -282,13 +286,6 @@ def readable(raw: Any) -> Callable[[float], bool]:  # noqa: ANN401 - Of asyncio 
     poll = select.poll()
     poll.register(raw.fileno(), select.POLLIN)
     return lambda seconds: bool(poll.poll(min(1000 * seconds, _MILLISECONDS_MAX)))
-
-
-def _context_of(address: Address, options: Options) -> ssl.SSLContext | None:
-    """Return what verifies a server of https; None for http."""
-    if address.scheme != "https":
-        return None
-    return options.ssl_context or _default_context()
 
 
 @cache

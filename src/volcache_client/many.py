@@ -120,8 +120,8 @@ class Many(Generic[K, T]):
             else:
                 ended[self._end(node, key, answer)] += 1
         results = await core.exchange_many(node, [*short.values()])
-        outcomes = map(partial(self._end, node), short, results)
-        self._count(ended + Counter(outcomes), core.clock() - started)
+        ended.update(map(partial(self._end, node), short, results))
+        self._count(ended, core.clock() - started)
 
     def _end(self, node: Node, key: K, result: Answer | CacheError) -> Outcome:
         """Keep the result of a key; return how it ended."""

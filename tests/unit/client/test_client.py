@@ -1079,16 +1079,32 @@ async def test_batch_without_a_task_that_was_cancelled_answers_the_others() -> N
             assert found == [f"/{key}".encode() for key in keys[1:]]
 
 
-async def test_batch_without_a_server_is_an_error_for_each_task() -> None:
-    """The errors are separate objects."""
+@pytest.mark.parametrize("keys", [["a", "b"], ["a", "a"]])
+async def test_batch_without_a_server_is_an_error_for_each_task(
+    keys: list[str],
+) -> None:
+    """The errors are separate objects, also those of one key."""
     async with AsyncClient("127.0.0.1:1", batch=True, timeout=PATIENT) as client:
-        keys = ["a", "b"]
         one, other = await asyncio.gather(
             *map(client.get, keys), return_exceptions=True
         )
     assert isinstance(one, NodeConnectionError)
     assert isinstance(other, NodeConnectionError)
     assert one is not other
+
+
+async def test_batch_of_tasks_that_ask_for_one_key_asks_once() -> None:
+    """Each has a value of its own."""
+    async with (
+        ScriptedServer(answering(lambda _: value(b"[1]"))) as server,
+        AsyncClient(
+            server.name, batch=True, serializer="json", timeout=PATIENT
+        ) as client,
+    ):
+        one, other = await asyncio.gather(client.get("a"), client.get("a"))
+        assert one == other == [1]
+        assert one is not other
+        assert len(server.requests) == 1
 
 
 def test_batch_of_a_client_for_threads_is_refused() -> None:
