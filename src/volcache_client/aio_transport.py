@@ -85,7 +85,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._wanted = 0
         # Who waits looks again when anything has changed.
         self._waiter: asyncio.Future[None] | None = None
-        self._is_writing_paused = self._is_reading_paused = False
+        self._is_writing_paused = False
         # When it ends. A timer that is too early is set again when it fires: most exchanges
         # set none.
         self._ends_at = _NEVER
@@ -130,8 +130,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
             if self._error is not None:
                 raise self._error
             self._end_at(self.until)
-            if self._is_reading_paused:
-                self._is_reading_paused = False
+            if not self._transport.is_reading():
                 self._transport.resume_reading()
             await self._change()
         self._ends_at = _NEVER
@@ -248,7 +247,6 @@ class AsyncConnection(asyncio.BufferedProtocol):
         if exchange.has(self._wanted):
             self._wake()
             if exchange.buffered >= _AHEAD_BYTES and not exchange.is_complete:
-                self._is_reading_paused = True
                 self._transport.pause_reading()
         elif self.is_by_part or count != len(exchange.answers):
             self.until = self._ends_at = self._loop.time() + self._seconds

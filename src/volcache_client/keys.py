@@ -61,7 +61,7 @@ def encode_key(key: Key, before: bytes = b"", size_max: int | None = None) -> by
     found = before + as_bytes(key)
     if size_max is not None and len(found) > size_max:
         _refuse(found, f"it is {len(found)} bytes long, and allowed are {size_max}")
-    if _is_ordinary(found) and b"/." not in found:
+    if _is_ordinary(found) and found.find(b"/.") < 0:  # Less than `in` takes.
         return found
     if reason := _reason(found):
         _refuse(found, reason)

@@ -124,18 +124,21 @@ class Operations(Core[V]):
         """Return a tuple with the value, which may be None."""
         stored = self.stored_key(key)
         node = self.nodes.of(stored)
-        return self._taken(node, await self.exchange(node, self._asked(key, stored)))
-
-    def _asked(self, _key: Key, stored: bytes) -> Request:
-        return Request("GET", path_of(stored), self.headers)
-
-    def _taken(self, node: Node, answer: Answer) -> tuple[V] | None:
-        found = found_in(node, answer)
+        request = Request("GET", path_of(stored), self.headers)
+        found = found_in(node, await self.exchange(node, request))
         return None if found is None else self._loaded(found.body)
 
     def get_many(self, keys: Iterable[K]) -> Many[K, tuple[V]]:
         """Return what asks for values; each result is a tuple, as that of `get`."""
-        return Many(self, "get", keys, self._asked, self._taken)
+
+        def ask(_: K, stored: bytes) -> Request:
+            return Request("GET", path_of(stored), self.headers)
+
+        def take(node: Node, answer: Answer) -> tuple[V] | None:
+            found = found_in(node, answer)
+            return None if found is None else self._loaded(found.body)
+
+        return Many(self, "get", keys, ask, take)
 
     @_counted("get", "read")
     async def get_item(self, key: Key) -> Item[V] | None:
