@@ -121,7 +121,7 @@ class Owner:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Return a context in which no other thread and process changes the store."""
+        """Return a context in which no other thread and process changes the store; once."""
         with self.store.lock:
             yield
 
@@ -150,8 +150,8 @@ class Guest:
             StoreLockedError: It has another version.
         """
         self._place = place
-        # Connections that hold, and how often, by the threads that use them.
-        self._held: dict[int, tuple[socket.socket, int]] = {}
+        # Connections that hold, by the threads that use them.
+        self._held: dict[int, socket.socket] = {}
         self._reader: SharedReader | None = None
         self.clock = make_clock()
         self._client = LocalClient(
@@ -166,6 +166,9 @@ class Guest:
             )
         self.clock.advance_to(facts["now_us"])
         self._reader = self._share()
+        self.get = partial(self._read, Operation.GET)
+        self.peek = partial(self._read, Operation.PEEK)
+        self.stat = partial(self._read, Operation.STAT)
         self.value = self._reader.value if self._reader else None
         self.put_value = self._client.put_value
 
@@ -184,18 +187,6 @@ class Guest:
             os.close(fd)
 
     # --- Calls ---------------------------------------------------------------------
-
-    def get(self, key: bytes) -> Record | None:
-        """Return a record; as the methods of `Store`."""
-        return self._read(Operation.GET, key)
-
-    def peek(self, key: bytes) -> Record | None:
-        """Likewise."""
-        return self._read(Operation.PEEK, key)
-
-    def stat(self, key: bytes) -> Record | None:
-        """Likewise."""
-        return self._read(Operation.STAT, key)
 
     def _read(self, operation: Operation, key: bytes) -> Record | None:
         reader = self._reader
@@ -231,18 +222,14 @@ class Guest:
     def exclusive(self) -> Iterator[None]:
         """Likewise."""
         thread = threading.get_ident()
-        connection, depth = self._held.get(thread) or (self._connection(), 0)
-        self._held[thread] = connection, depth + 1
-        try:
-            if not depth:
+        # Its end is a release.
+        with self._connection() as connection:
+            self._held[thread] = connection
+            try:
                 self.ask(Operation.HOLD)
-            yield
-        finally:
-            if depth:
-                self._held[thread] = connection, depth
-            else:
-                # Its end is a release.
-                self._held.pop(thread)[0].close()
+                yield
+            finally:
+                del self._held[thread]
 
     def close(self) -> None:
         """Close the connections."""
@@ -286,7 +273,7 @@ class Guest:
         """
         while True:
             held = self._held.get(threading.get_ident())
-            connection = held[0] if held else self._connection()
+            connection = held or self._connection()
             status, fields, passed = self._client.exchange(
                 connection, operation, change, condition
             )

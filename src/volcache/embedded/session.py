@@ -129,7 +129,7 @@ class Session:
     def exclusive(self) -> Iterator[None]:
         """Return a context in which no other thread or process makes changes."""
         depth = getattr(self._exclusive, "depth", 0)
-        holding = self.run(_hold)
+        holding = ExitStack() if depth else self.run(_hold)
         try:
             self._holding.append(None)
             self._exclusive.depth = depth + 1

@@ -90,18 +90,20 @@ cdef enum:
     LOCAL_BYTES = 4096  # of a reply that needs no memory of its own
 
 
-cdef size_t local_length(const vc_local_reply *reply) noexcept:
+cdef size_t local_length(char *data) noexcept:
+    cdef const vc_local_reply *reply = <const vc_local_reply *>data
     cdef size_t types = reply.type_length + reply.encoding_length + reply.cache_length
     return sizeof(vc_local_reply) + types + reply.sent
 
 
-cdef tuple fields_in(const vc_local_reply *reply):
-    """Return the fields of the record in a reply."""
+cdef tuple fields_in(char *data):
+    """Return the status of a reply, and the fields of the record in it."""
+    cdef const vc_local_reply *reply = <const vc_local_reply *>data
     cdef const char *kind = <const char *>(reply + 1)
     cdef const char *encoding = kind + reply.type_length
     cdef const char *cache = encoding + reply.encoding_length
     cdef const char *value = cache + reply.cache_length
-    return (
+    return reply.status, (
         value[: reply.sent], kind[: reply.type_length], encoding[: reply.encoding_length],
         cache[: reply.cache_length], reply.stored_us, reply.expires_ms, reply.flags,
         reply.volume, reply.offset, reply.size, reply.length, reply.checksum, "DISK",
@@ -157,41 +159,35 @@ cdef class LocalClient:
     def exchange(self, connection, uint8_t operation, change, condition):
         cdef vc_local_request head
         cdef iovec parts[LOCAL_PARTS]
-        cdef char buffer[LOCAL_BYTES]
-        cdef const vc_local_reply *reply = <const vc_local_reply *>buffer
-        cdef char *large = NULL
+        cdef bytearray reply = bytearray(LOCAL_BYTES)
         cdef size_t got, total
         cdef int passed = -1
         cdef bytes key, value, kind, encoding, cache
         key, value, kind, encoding, cache, head.stored_us, head.expires_ms, head.flags = change
         head.condition, head.if_stored_us, head.if_expires_ms = condition
         head.operation, head.unused = operation, 0
-        head.key_length, head.type_length, head.encoding_length = map(len, (key, kind, encoding))
-        head.cache_length, head.value_length = map(len, (cache, value or b""))
-        for i, word in enumerate((key, kind, encoding, cache, value or b"")):
+        words = (key, kind, encoding, cache, value or b"")
+        (
+            head.key_length, head.type_length, head.encoding_length, head.cache_length,
+            head.value_length,
+        ) = map(len, words)
+        for i, word in enumerate(words):
             parts[i + 1].iov_base = <void *>data_of(word)
         try:
-            got = self.ask(connection.fileno(), &head, parts, buffer, &passed)
+            got = self.ask(connection.fileno(), &head, parts, reply, &passed)
             total = local_length(reply)
             if got > total:  # And the owner says that it ends.
                 connection.close()
-            if total > LOCAL_BYTES:
-                large = <char *>malloc(total)
-                if large is NULL:
-                    raise MemoryError("no memory for a value")
-                memcpy(large, buffer, got)
-                reply = <const vc_local_reply *>large
-            if got < total:
+            elif got < total:
+                PyByteArray_Resize(reply, total)
                 self.receive(
                     connection.fileno(), <char *>reply + got, total - got, total - got,
                     &passed, vc_clock_now(&self.clock.clock),
                 )
-            return reply.status, fields_in(reply), passed
+            return *fields_in(reply), passed
         except BaseException:
             connection.close()
             raise
-        finally:
-            free(large)
 
     def put_value(self, key, bytes value not None, bytes content_type not None):
         cdef vc_local_request head

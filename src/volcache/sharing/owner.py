@@ -137,8 +137,7 @@ class Sharing:
     """
     A store that other processes use, from the beginning until `close`.
 
-    Attributes:
-        is_served: Whether they can; the file system may have no sockets.
+    They cannot where the file system has no sockets.
     """
 
     def __init__(
@@ -176,11 +175,6 @@ class Sharing:
             raise
         self._thread = Background("sharing", self._turn, self._is_over)
         self._thread.start()
-
-    @property
-    def is_served(self) -> bool:
-        """See the class."""
-        return self._loop is not None
 
     def close(self) -> None:
         """Return when no other process uses the store."""
@@ -247,18 +241,18 @@ class Sharing:
         self, guest: int, operation: Operation, change: Change, condition: Condition
     ) -> bytes:
         store, key = self._store, change.key
-        calls: dict[Operation, Callable[[], bytes]] = {
-            Operation.GET: lambda: _reply_to_read(store.get(key)),
-            Operation.PEEK: lambda: _reply_to_read(store.peek(key)),
-            Operation.STAT: lambda: _reply_to_read(store.stat(key)),
-            Operation.PUT: lambda: self._change(change, condition),
-            Operation.DELETE: lambda: self._change(change, condition),
-            Operation.CLEAR: self._clear,
-            Operation.HOLD: lambda: self._hold(guest),
-            Operation.RELEASE: self._release,
-        }
-        if call := calls.get(operation):
-            return call()
+        reads = {Operation.GET: store.get, Operation.PEEK: store.peek}
+        if read := (reads | {Operation.STAT: store.stat}).get(operation):
+            record = read(key)
+            if record is None:
+                return encode_reply(Status.NONE)
+            return encode_reply(Status.DONE, record.value, record)
+        if operation in {Operation.PUT, Operation.DELETE}:
+            return self._change(change, condition)
+        if operation == Operation.HOLD:
+            return self._hold(guest)
+        if operation == Operation.CLEAR:
+            return self._clear()
         return encode_reply(
             Status.DONE, ask(store, operation, key, change.value or b"")
         )
@@ -284,17 +278,10 @@ class Sharing:
         self._holder = guest
         return encode_reply(Status.DONE)
 
-    def _release(self) -> bytes:
+    def _release(self) -> None:
         if self._holder:
             self._holder = 0
             self._store.lock.__exit__()
-        return encode_reply(Status.DONE)
-
-
-def _reply_to_read(record: Record | None) -> bytes:
-    if record is None:
-        return encode_reply(Status.NONE)
-    return encode_reply(Status.DONE, record.value, record)
 
 
 def _listen(directory: str) -> socket.socket:

@@ -37,8 +37,7 @@ class Operation(IntEnum):
     DELETE = 5
     READS = 6  # count the reads in the value
     SHARE = 7  # let the descriptor of the shared index come with the reply
-    HOLD = 16  # let no other one change anything before RELEASE
-    RELEASE = 17
+    HOLD = 16  # let no other one change anything before the connection ends
     PURGE = 18
     CLEAR = 19
     SYNC = 20

@@ -829,12 +829,13 @@ cdef class SharedReader:
         if self.folder >= 0:
             os.close(self.folder)
 
-    def read(self, bytes key not None, bint is_head, bint counts):
+    cdef object look(
+        self, const uint8_t *name, size_t length, bint is_head, bint counts, bint is_value
+    ):
         cdef uint8_t buffer[SMALL_BYTES]
-        cdef const uint8_t *name = data_of(key)
-        cdef size_t room, length = PyBytes_GET_SIZE(key)
         cdef uint8_t *into = buffer
         cdef bytes large
+        cdef size_t room
         cdef vc_guest_lookup at
         cdef vc_record record
         cdef vc_guest_result found = vc_guest_find(self.guest, name, length, &at)
@@ -858,34 +859,19 @@ cdef class SharedReader:
             return None
         if record.expires_ms and record.expires_ms <= <uint64_t>self.clock.now_ms():
             return None
-        if is_head:
-            return fields_of(b"", &record)
-        return fields_of((<char *>into)[record.prefix : record.size], &record)
+        value = b"" if is_head else (<char *>into)[record.prefix : record.size]
+        return value if is_value else fields_of(value, &record)
+
+    def read(self, bytes key not None, bint is_head, bint counts):
+        return self.look(data_of(key), PyBytes_GET_SIZE(key), is_head, counts, False)
 
     def value(self, key):
-        cdef uint8_t buffer[SMALL_BYTES]
         cdef const uint8_t *name
         cdef size_t length
-        cdef vc_guest_lookup at
-        cdef vc_record record
-        cdef vc_guest_result found
         if self.is_full or not is_plain(key, &name, &length):
             return False
-        found = vc_guest_find(self.guest, name, length, &at)
-        if found == VC_GUEST_FOUND:
-            if at.size > SMALL_BYTES:
-                return False
-            with nogil:
-                found = vc_guest_read(self.guest, &at, name, length, buffer, at.size, False, &record)
-        if found == VC_GUEST_ASK or not vc_guest_is_current(self.guest):
-            return False
-        if found == VC_GUEST_ABSENT:
-            self.is_full = vc_guest_note(self.guest, at.fingerprint | VC_GUEST_MISS)
-            return None
-        if record.expires_ms and record.expires_ms <= <uint64_t>self.clock.now_ms():
-            return False
-        self.is_full = vc_guest_note(self.guest, at.fingerprint)
-        return (<char *>buffer)[record.prefix : record.size]
+        found = self.look(name, length, False, True, True)
+        return False if found is True else found
 
     def take(self):
         cdef const uint64_t *reads
