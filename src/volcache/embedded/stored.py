@@ -201,7 +201,9 @@ class StoredValues(Generic[V]):
 
     def _change(self, change: Change, condition: Condition = ALWAYS) -> Record | bool:
         return self._session.run(
-            lambda link: link.change(change, condition), is_repeated=False
+            lambda link: link.change(change, condition),
+            # One that was made is newer.
+            is_repeated=condition.kind == If.OLDER,
         )
 
     def _edit(

@@ -413,22 +413,24 @@ def test_tests_in_parallel_share_a_directory(tmp_path: Path) -> None:
 
 
 def lose_reply(guest: Cache, then: Callable[[], object] = bool) -> None:
-    """Let the next request of a guest be done without a reply, and then something else."""
+    """Let one or two requests of a guest be done without a reply, and then something."""
     link = guest._session.link
     assert isinstance(link, Guest)
-    ours, theirs = socket.socketpair()
-    while link._client.idle:
-        link._client.idle.pop().close()
-    link._client.idle.append(ours)
 
-    def forward() -> None:
+    def forward(theirs: socket.socket) -> None:
         with theirs, socket.socket(socket.AF_UNIX) as connection:
             connection.connect(f"{guest.directory}/socket")
-            connection.sendall(theirs.recv(65536))
-            connection.recv(65536)
-            then()
+            if request := theirs.recv(65536):
+                connection.sendall(request)
+                connection.recv(65536)
+                then()
 
-    threading.Thread(target=forward).start()
+    while link._client.idle:
+        link._client.idle.pop().close()
+    for _ in range(2):
+        ours, theirs = socket.socketpair()
+        link._client.idle.append(ours)
+        threading.Thread(target=forward, args=(theirs,)).start()
 
 
 def test_call_without_a_reply_is_repeated_if_that_does_no_harm(
