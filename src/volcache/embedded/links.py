@@ -126,10 +126,12 @@ class Owner:
             yield
 
     def close(self) -> None:
-        """Close it; no call is under way."""
-        self._sharing.close()
+        """Close it; no call of this process is under way."""
         if self._syncer is not None:
             self._syncer.stop()
+        # Guests are still served while the disk writes what there is.
+        self.store.sync()
+        self._sharing.close()
         self.store.close()
 
     def abandon(self) -> None:
