@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
 import volcache
-from support.embedded import open_small
+from support.embedded import check_history, make_history, open_small
+from support.extent import EXTENT, SEED, Count
 from support.ports import listens, pick_port
 from support.process import SOURCE, ServerProcess
 from support.waiting import wait_until
@@ -106,3 +111,42 @@ def test_workers_of_gunicorn_count_together(tmp_path: Path, options: list[str]) 
     finally:
         process.terminate()
         assert process.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_lose_nothing(
+    tmp_path: Path, record_property: Count
+) -> None:
+    """Every other time it is the owner: no value is lost, outdated or not whole."""
+    processes, kills, chance = 8, 10 * EXTENT or 600, random.Random(SEED)  # noqa: S311
+    marks = tmp_path / "marks"
+    marks.write_bytes(bytes(processes * 8 * 16))
+    context = multiprocessing.get_context("spawn")
+
+    def begin(number: int) -> Any:
+        arguments = (tmp_path / "cache", marks, 8 * number, 8 * processes)
+        process = context.Process(target=make_history, args=arguments, daemon=True)
+        process.start()
+        return process
+
+    open_small(tmp_path / "cache", capacity="64MiB").close()
+    users = [begin(number) for number in range(processes)]
+    for kill in range(kills):
+        time.sleep(chance.uniform(0.1, 0.9))
+        owner = (tmp_path / "cache" / "LOCK").read_text().split("\n")[0]
+        owners = [n for n, user in enumerate(users) if str(user.pid) == owner.strip()]
+        number = owners[0] if owners and kill % 2 else chance.randrange(processes)
+        users[number].kill()
+        users[number].join()
+        assert users[number].exitcode == -signal.SIGKILL
+        users[number] = begin(number)
+    for user in users:
+        user.kill()
+        user.join()
+        assert user.exitcode == -signal.SIGKILL
+    found = memoryview(marks.read_bytes()).cast("Q")
+    with open_small(tmp_path / "cache", capacity="64MiB") as cache:
+        for number in range(8 * processes):
+            check_history(cache, found, number)
+    assert sum(found[::2]) > 10 * kills
+    record_property("changes by processes that are killed", sum(found[::2]))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import ItemsView, KeysView, ValuesView
+from contextlib import suppress
+from mmap import mmap
 from pathlib import Path
 from typing import Any, TypeAlias, assert_type
 
 import volcache
+from volcache.embedded.errors import UnknownResultError
 from volcache.embedded.links import Owner
 
 Cache: TypeAlias = volcache.EmbeddedCache[bytes]
@@ -61,6 +64,44 @@ def read_versions(cache: Cache, keys: int, reads: int) -> int:
         seen[number] = int(version)
         found += 1
     return found
+
+
+def check_history(cache: Cache, marks: memoryview, number: int) -> None:
+    """
+    Read a key that only one process changes at a time.
+
+    `marks` has two numbers for each key: the version that is being stored, and the last one
+    that was acknowledged. Each seventh is a deletion.
+    """
+    least = marks[2 * number + 1]
+    value = cache.get(b"%d" % number)
+    most = marks[2 * number]
+    if value is None:
+        assert most // 7 * 7 >= least, (number, least, most)
+        return
+    name, version, rest = value.split(b" ", 2)
+    assert (int(name), len(rest)) == (number, 37 * int(version) % 2000), value[:40]
+    assert least <= int(version) <= most, (number, version, least, most)
+
+
+def make_history(directory: Path, file: Path, first: int, keys: int) -> None:
+    """Change 8 keys and read all of them until the process is killed; never return."""
+    with file.open("r+b") as opened, mmap(opened.fileno(), 0) as area:
+        chance, marks = random.Random(), memoryview(area).cast("Q")  # noqa: S311
+        cache = open_small(directory, capacity="64MiB")
+        while True:
+            number = chance.randrange(first, first + 8)
+            version = marks[2 * number] = marks[2 * number] + 1
+            value = b"%d %d %b" % (number, version, bytes(37 * version % 2000))
+            # It may have been deleted or not: the mark of the last one stays.
+            with suppress(UnknownResultError):
+                if version % 7:
+                    cache[b"%d" % number] = value
+                else:
+                    cache.delete(b"%d" % number)
+                marks[2 * number + 1] = version
+            for _ in range(9):
+                check_history(cache, marks, chance.randrange(keys))
 
 
 class Fraction:
