@@ -156,7 +156,7 @@ class Timings:
     )
     misses: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ACTIONS, 0))
     wall: float = 0.0  # from the first operation to the last
-    cpu: float = 0.0  # of the threads that work
+    cpu: float = 0.0  # of the threads that work, or of all threads of the processes
 
     def add(self, other: Timings) -> None:
         """Add those of another worker or round; the times are added as well."""
@@ -208,8 +208,10 @@ def in_process(name: str, path: Path, workload: Workload, seed: int) -> Timings:
     """Open the cache in this process and do the operations of one worker."""
     with closing(CANDIDATES[name](path)) as cache:
         _starts[0].wait()
+        cpu = time.process_time()
         timings = operate(cache, workload, seed)
         _starts[0].wait()
+        timings.cpu = time.process_time() - cpu  # Of all its threads.
     return timings
 
 
