@@ -22,15 +22,14 @@ from volcache.cli.command import (
     output,
     print_line,
 )
-from volcache.cli.keyboard import has_keyboard, show
-from volcache.cli.token import read_token
+from volcache.cli.screen import show
+from volcache.cli.values import tell_all
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.checks import check
 from volcache.fleet.collector import FleetCollector
 from volcache.fleet.folder import plan, write
 from volcache.fleet.inventory import load_inventory, with_drained
 from volcache.fleet.local import SYSTEMD, is_local, restart
-from volcache.fleet.remote import act, each
 from volcache.fleet.render import machine_of
 from volcache.fleet.report import as_json, table, totals, worst_first
 from volcache.fleet.targets import read_targets
@@ -69,13 +68,12 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _top(arguments: argparse.Namespace) -> int:
-    """Show reports until the user quits; one if the output is no terminal."""
-    if not sys.stdout.isatty():
-        arguments.json = arguments.problems = False
-        return _status(arguments)
-    collector = _collector(arguments)
-    show(lambda: _screen(worst_first(collector.poll())), arguments.interval)
-    return EXIT_OK
+    """Show reports until Ctrl-C; one if the output is no terminal."""
+    if sys.stdout.isatty():
+        collector = _collector(arguments)
+        show(lambda: _screen(worst_first(collector.poll())), arguments.interval)
+    arguments.json = arguments.problems = False
+    return _status(arguments)
 
 
 def _screen(rows: Sequence[Watched]) -> list[str]:
@@ -120,44 +118,9 @@ def _check_config(arguments: argparse.Namespace) -> int:
 
 
 def _flush(arguments: argparse.Namespace) -> int:
-    """Flush all instances, also if some fail; return 1 then."""
     targets = read_targets(arguments.targets)
-    token = read_token(arguments.token_file)
-    if arguments.dry_run:
-        return _would_flush(_collector(arguments).poll())
     _confirm(f"flush everything on {counted(len(targets), 'instance')}", arguments)
-    failed: list[str] = []
-    with output() as report:
-        answers = each(
-            [target.operator_url for target in targets],
-            lambda url: act(url, "/-/flush", token, timeout=arguments.timeout),
-        )
-        for target, (_, answer) in zip(targets, answers, strict=True):
-            if isinstance(answer, InstanceError):
-                failed.append(f"failed: {target.name}: {answer.reason}")
-            else:
-                report(f"{target.name}: {answer}")
-        for line in failed:
-            report(line)
-        done = len(targets) - len(failed)
-        again = "; run it again for the others" if failed else ""
-        report(f"flushed {done} of {counted(len(targets), 'instance')}{again}")
-    return EXIT_FAILED if failed else EXIT_OK
-
-
-def _would_flush(instances: Sequence[Watched]) -> int:
-    """Print what a flush would remove; change nothing."""
-    done = 0
-    with output() as report:
-        for row in instances:
-            if row.figures is None:
-                report(f"failed: {row.target.name}: {row.health.problem}")
-            else:
-                done += 1
-                keys = counted(row.figures.keys, "key", ",")
-                report(f"{row.target.name}: would flush {keys}")
-        report(f"would flush {done} of {counted(len(instances), 'instance')}")
-    return EXIT_OK if done == len(instances) else EXIT_FAILED
+    return tell_all(targets, "/-/flush", "flushed everything", arguments)
 
 
 def _restart(arguments: argparse.Namespace) -> int:
@@ -211,7 +174,7 @@ def _confirm(what: str, arguments: argparse.Namespace) -> None:
     """
     if arguments.yes:
         return
-    if not has_keyboard():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError(f"to {what}, give --yes; there is no terminal to ask on")
     print(f"{what}? Type yes: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != "yes":

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # server does not load the tools, and `serve` reports a wrong setting without any package.
 MODULES: Final = {
     **{name: name for name in ("serve", "config", "stats", "cluster")},
-    **dict.fromkeys(("get", "put", "rm", "stat", "ls", "purge"), "values"),
+    **dict.fromkeys(("get", "put", "rm", "ls", "purge"), "values"),
     **{name: name for name in ("check", "repair", "dump", "export")},
     "load": "load",
     **{name: name for name in ("files", "completion")},

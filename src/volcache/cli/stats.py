@@ -16,7 +16,7 @@ from volcache.cli.command import (
     complain,
     print_line,
 )
-from volcache.cli.keyboard import show
+from volcache.cli.screen import show
 from volcache.cli.values import targets_of
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.remote import Stats, each, fetch_stats
@@ -45,7 +45,6 @@ def _stats(arguments: argparse.Namespace) -> int:
     if not (arguments.json or arguments.once) and sys.stdout.isatty():
         rounds, seconds = _rounds(urls), interval or REFRESH_SECONDS
         show(lambda: _screen(*next(rounds), seconds), seconds)
-        return EXIT_OK
     code = EXIT_OK
     for found, before in _rounds(urls):
         if arguments.json:

@@ -1,5 +1,5 @@
 """
-`volcache get`, `put`, `rm`, `stat`, `ls` and `purge`: values of running instances.
+`volcache get`, `put`, `rm`, `ls` and `purge`: values of running instances.
 
 They work with an instance, with nginx in front of a cluster, and with the instances of a
 cluster themselves: then each key is asked of the instance that nginx would ask.
@@ -50,7 +50,7 @@ from volcache_client.uploads import SourceFailed, Upload
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from volcache.fleet.targets import Target
     from volcache_client.messages import Answer
@@ -167,7 +167,7 @@ def _shown(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-# --- get, stat, rm -----------------------------------------------------------------
+# --- get, rm -----------------------------------------------------------------------
 
 
 def _get(arguments: argparse.Namespace) -> None:
@@ -183,22 +183,6 @@ def _get(arguments: argparse.Namespace) -> None:
         with writing(arguments.output) as file, _translated(text):
             for piece in reader:
                 file.write(piece)
-
-
-def _stat(arguments: argparse.Namespace) -> None:
-    text, key = arguments.key, key_of(arguments)
-    with _client(arguments, _READ_TOKEN) as client, _translated(text):
-        stat = client.stat(key)
-    if stat is None:
-        raise InstanceError(_shown(text), "not found")
-    fields = stat._asdict()
-    if arguments.json:
-        print_line(json.dumps(fields))
-        return
-    for name, value in fields.items():
-        print_line(
-            f"{name.replace('_', ' '):<13}{'-' if value in {None, ''} else value}"
-        )
 
 
 def _rm(arguments: argparse.Namespace) -> None:
@@ -320,47 +304,55 @@ def _rows(url: str, answer: Answer) -> list[Any]:
 
 def _purge(arguments: argparse.Namespace) -> int:
     _refuse_address(arguments, "PREFIX", arguments.prefix)
+    prefix, dry = quote(os.fsencode(arguments.prefix), safe="/"), arguments.dry_run
+    return tell_all(
+        targets_of(arguments),
+        f"/-/purge?prefix={prefix}{'&dry-run' if dry else ''}",
+        f"{'would purge' if dry else 'purged'} {_shown(arguments.prefix)}",
+        arguments,
+    )
+
+
+def tell_all(
+    targets: Sequence[Target], path: str, done: str, arguments: argparse.Namespace
+) -> int:
+    """
+    Let all instances do something, also if some fail; return the exit code.
+
+    Args:
+        targets: The instances.
+        path: Of the action, with its query.
+        done: What those that do not fail have done.
+        arguments: With the token and the timeout.
+    """
     token = read_token(arguments.token_file)
-    prefix = quote(os.fsencode(arguments.prefix), safe="/")
-    path = f"/-/purge?prefix={prefix}{'&dry-run' if arguments.dry_run else ''}"
-    timeout = arguments.timeout
-    urls = [target.operator_url for target in targets_of(arguments)]
-    is_whole = arguments.dry_run or not urls[1:]  # Else the answers are all alike.
     rows: list[dict[str, object]] = []
     failed: list[str] = []
     with output() as report:
-        for url, answer in each(
-            urls, lambda url: act(url, path, token, timeout=timeout)
-        ):
+        answers = each(
+            [target.operator_url for target in targets],
+            lambda url: act(url, path, token, timeout=arguments.timeout),
+        )
+        for target, (url, answer) in zip(targets, answers, strict=True):
             is_done = not isinstance(answer, InstanceError)
             text = answer.reason if isinstance(answer, InstanceError) else answer
             rows.append({"url": url, "done": is_done, "answer": text})
             if not is_done:
-                failed.append(f"failed: {url}: {text}")
-            elif is_whole and not arguments.json:
-                report(f"{url}: {text}")
-        if arguments.json:
-            report(json.dumps({"prefix": arguments.prefix, "instances": rows}))
-        else:
-            for line in [*failed, *_purged(arguments, len(urls), len(failed))]:
-                report(line)
-    return EXIT_FAILED if failed else EXIT_OK
-
-
-def _purged(arguments: argparse.Namespace, asked: int, failed: int) -> Iterator[str]:
-    """Yield the sum of the answers of several instances."""
-    if asked > 1:
-        verb = "would purge" if arguments.dry_run else "purged"
-        done = f"{asked - failed} of {counted(asked, 'instance')}"
+                failed.append(f"failed: {target.name}: {text}")
+            elif not arguments.json:
+                report(f"{target.name}: {text}")
+        count = f"{len(targets) - len(failed)} of {counted(len(targets), 'instance')}"
         again = "; run it again for the others" if failed else ""
-        yield f"{verb} {_shown(arguments.prefix)} on {done}{again}"
+        lines = [*failed, f"{done} on {count}{again}"]
+        for line in [json.dumps({"instances": rows})] if arguments.json else lines:
+            report(line)
+    return EXIT_FAILED if failed else EXIT_OK
 
 
 COMMANDS: Final = {
     "get": command("get", _get),
     "put": command("put", _put),
     "rm": command("rm", _rm),
-    "stat": command("stat", _stat),
     "ls": command("ls", _ls),
     "purge": command("purge", _purge),
 }

@@ -3,7 +3,7 @@ Requests to running instances: to the paths under `/-/`.
 
 What answers may be down, hang, or not be volcache: each is an `InstanceError` of one line,
 after a limited time. All answers that are being read at the same time are at most 64 MiB
-large: 512 of 128 KiB, or four with their lists of volumes.
+large: 512 of 128 KiB.
 """
 
 from __future__ import annotations
@@ -27,19 +27,14 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS: Final = 5.0
 # An action is answered when it is on the disk of the instance.
 ACTION_TIMEOUT_SECONDS: Final = 60.0
-# A list of 65,535 volumes has 11 MB; without it, there are 6 KB.
-ANSWER_BYTES_MAX: Final = 16 << 20
-STATS_BYTES_MAX: Final = 128 << 10
+ANSWER_BYTES_MAX: Final = 128 << 10  # Of one; usually 6 KB.
 # Instances that are asked at the same time: a poll takes one time-out however many hang.
 AT_ONCE_MAX: Final = 512
-_LARGE_MAX: Final = 4
 _LINE_CHARACTERS_MAX: Final = 400
 _SCHEMES: Final = ("http", "https")
 
 Stats = dict[str, Any]
 T = TypeVar("T")
-
-_large: Final = BoundedSemaphore(_LARGE_MAX)
 
 
 def url_of(target: str) -> str:
@@ -82,7 +77,6 @@ def _ask(
     timeout: float,
     method: str = "GET",
     token: str = "",
-    size_max: int = STATS_BYTES_MAX,
 ) -> Answer:
     """
     Return the answer of an instance to one request, whatever its status.
@@ -98,7 +92,7 @@ def _ask(
             headers=headers,
             body=b"" if method == "POST" else None,
             timeout=timeout,
-            limit_bytes=size_max,
+            limit_bytes=ANSWER_BYTES_MAX,
         )
     except NodeTimeoutError as error:
         raise InstanceError(url, f"no answer within {timeout:g} s") from error
@@ -107,35 +101,18 @@ def _ask(
         raise InstanceError(url, reason.removeprefix("cannot connect: ")) from error
 
 
-def fetch_body(
-    url: str, *, volumes: bool = False, timeout: float = TIMEOUT_SECONDS
-) -> bytes:
+def fetch_body(url: str, *, timeout: float = TIMEOUT_SECONDS) -> bytes:
     """
-    Return the body of `/-/stats` of an instance.
+    Return the body of `/-/stats` of an instance, without the list of volumes.
 
     Args:
         url: Of the instance, from `url_of`.
-        volumes: With the list `store.volumes`. Without it the instance has less work: with
-            1,000 volumes, a tenth.
         timeout: For the connection and the whole answer together, seconds.
 
     Raises:
         InstanceError: There is no answer, or its status is not 200.
     """
-    body = _fetch(url, "/-/stats?volumes=0", timeout, STATS_BYTES_MAX)
-    if not volumes:
-        return body
-    # One that does not answer has ended here, and does not keep others waiting.
-    if not _large.acquire(timeout=timeout):
-        raise InstanceError(url, "too many large answers are being read")
-    try:
-        return _fetch(url, "/-/stats", timeout, ANSWER_BYTES_MAX)
-    finally:
-        _large.release()
-
-
-def _fetch(url: str, path: str, timeout: float, size_max: int) -> bytes:
-    answer = _ask(url, path, timeout=timeout, size_max=size_max)
+    answer = _ask(url, "/-/stats?volumes=0", timeout=timeout)
     if answer.status != HTTPStatus.OK:
         reason = f"/-/stats is answered with {answer.status}"
         if answer.status == HTTPStatus.MISDIRECTED_REQUEST:
@@ -161,7 +138,7 @@ def decode_stats(url: str, body: bytes) -> Stats:
 
 def fetch_stats(url: str, *, timeout: float = TIMEOUT_SECONDS) -> Stats:
     """Return the decoded JSON of `/-/stats` of an instance; see `fetch_body`."""
-    return decode_stats(url, fetch_body(url, volumes=True, timeout=timeout))
+    return decode_stats(url, fetch_body(url, timeout=timeout))
 
 
 def problem_of(url: str, *, timeout: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 import volcache
 from support.command_line import Done, Run, Screens
 from support.wiring import Wiring
-from volcache.cli import keyboard
 from volcache.cli import main as cli
 from volcache.cli import serve as serving
 
@@ -31,24 +29,23 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def screens(run: Run, monkeypatch: pytest.MonkeyPatch) -> Screens:
-    """Return a function that runs a command on a terminal, and presses `q` at last."""
+    """Return a function that runs a command on a terminal, and ends it by Ctrl-C."""
 
     def screens(*words: str, steps: Iterable[Callable[[], object]] = ()) -> list[str]:
         left = iter(steps)
 
-        def wait(_: float) -> str:
+        def sleep(_: float) -> None:
             step = next(left, None)
             if step is None:
-                return "q"
+                raise KeyboardInterrupt
             step()
-            return ""
 
         shown = io.StringIO()
         with monkeypatch.context() as patched:
             patched.setattr(shown, "isatty", lambda: True)
             patched.setattr(sys, "stdout", shown)
-            patched.setattr(keyboard, "keyboard", lambda: nullcontext(wait))
-            assert run(*words).code == 0
+            patched.setattr("volcache.cli.screen.time.sleep", sleep)
+            assert run(*words).code == 130
         begin, *texts = shown.getvalue().split("\x1b[H")
         assert begin == ""
         assert all(text.endswith("\x1b[K\n\x1b[J") for text in texts)

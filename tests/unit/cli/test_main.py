@@ -43,7 +43,7 @@ REFUSED = {
     ("get", "k", "h:1", "-t", "h:1"): "the arguments: h:1 is also in the arguments",
     ("ls", "a"): "no token: set VOLCACHE_ADMIN_TOKEN",
     ("ls", "a", "--token-file", "/none"): "/none: cannot be read",
-    ("stat", "/a"): "bad key /a: it begins with a slash; the key of this path is a",
+    ("get", "/a"): "bad key /a: it begins with a slash; the key of this path is a",
     ("get", "--encoded", "%2Fa"): "bad key %2Fa: it begins with a slash; the key",
     ("put", "//a/", __file__): "bad key //a/: it begins with a slash; the key",
     ("rm", "/-/a"): "bad key /-/a: it begins with a slash; the key",
@@ -285,7 +285,7 @@ def test_bash_completes(tmp_path: Path) -> None:
     (folder / "a folder").mkdir(parents=True)
     (folder / "a file").touch()
     for words, expected in (
-        *((["s"], {"serve", "stat", "stats"}), (["lo"], {"load"})),
+        *((["s"], {"serve", "stats"}), (["lo"], {"load"})),
         *((["check", "--j"], {"--json"}), (["stats", "--o"], {"--once"})),
         *((["completion", ""], set(SHELLS)), (["check", "a"], {"a folder"})),
         (["put", "k", "a"], {"a folder", "a file"}),
