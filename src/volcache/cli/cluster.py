@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 from volcache.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
-    FileError,
     command,
     output,
     print_line,
 )
 from volcache.cli.screen import show
+from volcache.cli.streams import writing
 from volcache.cli.values import tell_all
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.checks import check
@@ -207,14 +207,9 @@ def _drain(arguments: argparse.Namespace) -> int:
     if name not in known.values():
         raise ConfigError(f"{path}: has no instance {name}; give MACHINE:PORT")
     drained = found.drained - {name} if arguments.back else found.drained | {name}
-    new = path.with_name(f".{path.name}.new")
-    try:
-        new.write_text(with_drained(path, drained), "utf-8")
-        new.replace(path)
-    except OSError as error:
-        raise FileError(str(path), "written", error) from error
-    finally:
-        new.unlink(missing_ok=True)
+    text = with_drained(path, drained)
+    with writing(str(path)) as file:
+        file.write(text.encode())
     arguments.diff = False
     return _render(arguments)
 

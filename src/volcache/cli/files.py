@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from volcache.cli.command import command, output, print_line
+from volcache.cli.command import FileError, command, output, print_line
+from volcache.cli.streams import writing
 from volcache.errors import ConfigError, FolderError
 from volcache.shipped import shipped_files, shipped_root
 from volcache.text import counted
@@ -75,25 +74,11 @@ def _write(source: Path, target: Path) -> None:
     """Write a file as a whole or not at all."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            prefix=".volcache", dir=target.parent
-        ) as place:
-            copy = Path(place) / target.name
-            shutil.copyfile(source, copy)
-            # Readable by all, as nginx and Prometheus have users of their own; the umask
-            # narrows it.
-            copy.chmod((0o777 if os.access(source, os.X_OK) else 0o666) & ~_umask())
-            copy.replace(target)
     except OSError as error:
-        raise FolderError(
-            f"{target}: cannot be written: {error.strerror or error}"
-        ) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+        raise FileError(str(target), "written", error) from error
+    is_program = os.access(source, os.X_OK)
+    with writing(str(target), is_program=is_program) as file:
+        file.write(source.read_bytes())
 
 
 COMMAND: Final = command("files", _run)

@@ -113,7 +113,7 @@ def _discard_output() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports wrong arguments in one line, and the closest that would be right."""
+    """Reports wrong arguments in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Point to the help of the command."""
@@ -125,43 +125,15 @@ class _Parser(argparse.ArgumentParser):
         args: Sequence[str] | None = None,
         namespace: argparse.Namespace | None = None,
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Name what is unknown before what is missing; take options at any place."""
+        """Take options at any place."""
         given = list(args or ())
-        commands = self._commands()
-        if commands is not None and not given:
-            given = ["--help"]  # As git and docker; the exit code is then 0 as well.
-        self._refuse_unknown(given, commands)
-        is_literal = "--" in given
-        if commands is None:
-            given = self._options_first(given)
-        found, rest = super().parse_known_args(given, namespace)
-        if commands is None:
-            # Words behind -- are what they are, whatever they look like.
-            found.is_literal = is_literal
+        if self._subparsers is not None:
+            # As git and docker; the exit code is then 0 as well.
+            return super().parse_known_args(given or ["--help"], namespace)
+        found, rest = super().parse_known_args(self._options_first(given), namespace)
+        # Words behind -- are what they are, whatever they look like.
+        found.is_literal = "--" in given
         return found, rest
-
-    def _commands(self) -> list[str] | None:
-        """Return the names of the commands; None if this is the parser of one."""
-        for action in self._actions:
-            if action.nargs == argparse.PARSER and action.choices is not None:
-                return list(map(str, action.choices))
-        return None
-
-    def _refuse_unknown(self, given: list[str], commands: list[str] | None) -> None:
-        for word in given:
-            if word == "--":
-                return
-            if word.startswith("-") and word != "-":
-                option = word.partition("=")[0]
-                known = list(self._option_string_actions)
-                is_joined = word[1] != "-" and word[:2] in known  # As -oFILE.
-                if option not in known and not is_joined:
-                    self.error(f"unknown option {option!r}{_closest(option, known)}")
-            elif commands is not None:
-                # What follows belongs to the command.
-                if word not in commands:
-                    self.error(f"unknown command {word!r}{_closest(word, commands)}")
-                return
 
     def _options_first(self, given: list[str]) -> list[str]:
         """
@@ -186,18 +158,6 @@ class _Parser(argparse.ArgumentParser):
                 elif action is not None and action.nargs != 0:
                     return given  # It takes more than one.
         return [*options, "--", *others] if others else options
-
-
-def _closest(word: str, known: list[str]) -> str:
-    """Return the end of an error: the closest known word, if one is close."""
-    import difflib  # noqa: PLC0415 - Only an error needs it.
-
-    near = [one for one in known if one.startswith(word)]
-    # Without the dashes, which all options have.
-    bare = {one.lstrip("-"): one for one in known}
-    found = difflib.get_close_matches(word.lstrip("-"), bare, n=1, cutoff=0.65)
-    near += [bare[one] for one in found]
-    return f"; the closest known is {near[0]!r}" if near else ""
 
 
 def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:

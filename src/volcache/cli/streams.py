@@ -50,7 +50,7 @@ def source_name(name: str) -> str:
 
 
 @contextmanager
-def writing(name: str) -> Iterator[IO[bytes]]:
+def writing(name: str, *, is_program: bool = False) -> Iterator[IO[bytes]]:
     """
     Yield a file, or standard output, for writing.
 
@@ -72,6 +72,8 @@ def writing(name: str) -> Iterator[IO[bytes]]:
             with path.open("wb") as special:
                 yield special
             return
+        if is_program:  # Whoever may read it may execute it.
+            mode |= (mode & 0o444) >> 2
         with _replacing(path, mode) as file:
             yield file
     except BrokenPipeError:

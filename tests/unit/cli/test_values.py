@@ -110,7 +110,7 @@ def test_refusal_says_what_helps(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
         with sending(answer) as (target, _):
             code, out, err = run(*words, "-t", target)
         assert code == 1
-        assert (out + err).endswith(end)
+        assert end in out + err
 
 
 def test_token_is_sent_as_utf_8(
