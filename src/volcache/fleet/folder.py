@@ -1,26 +1,34 @@
 """
 A folder of rendered files, which are replaced and removed when they are rendered again.
 
-A manifest in the folder lists them. Other files in the folder are never changed.
+They are known by how they begin. Other files in the folder are never changed.
 """
 
 from __future__ import annotations
 
 import difflib
-from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from volcache.errors import FolderError
-from volcache.fleet.render import HEADER, SCRIPT, render
+from volcache.fleet.render import (
+    HEADER,
+    INSTANCES,
+    MACHINES,
+    PROMETHEUS,
+    SCRIPT,
+    TARGETS_BEGIN,
+    render,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from volcache.fleet.inventory import Inventory
 
-MANIFEST: Final = "MANIFEST.txt"
-_ABOUT: Final = (
-    "# The files in this folder that the next render may replace or remove.\n"
+_TOPS: Final = (INSTANCES.partition("/")[0], PROMETHEUS.partition("/")[0], MACHINES)
+_BEGIN_MAX: Final = (
+    200  # Characters in which `HEADER` is; a script has a line before it.
 )
 
 
@@ -54,7 +62,6 @@ class Plan(NamedTuple):
 
     changes: list[FileChange]
     paths: list[str]  # Of all files, changed or not.
-    known: frozenset[str]  # What the manifest lists now.
 
 
 def plan(folder: Path, inventory: Inventory) -> Plan:
@@ -69,24 +76,20 @@ def plan(folder: Path, inventory: Inventory) -> Plan:
         FolderError: The folder cannot be read, or a file would be replaced that was not
             rendered.
     """
-    known = _read_manifest(folder)
-    present = {
-        path: text for path in known if (text := _read(folder, path)) is not None
-    }
-    files = render(inventory, present)
+    present = dict(_present(folder))
+    rendered = {path: text for path, text in present.items() if _is_rendered(text)}
+    files = render(inventory, rendered)
     changes: list[FileChange] = []
     for path, text in files.items():
-        old = present.get(path) if path in known else _read(folder, path)
-        if old == text:
-            continue
-        if old is not None and path not in known:
+        if path in present and path not in rendered:
             raise FolderError(
                 f"{folder / path}: exists, and was not written by render; move it away,"
                 " or render into another folder"
             )
-        changes.append(FileChange(path, old, text))
-    changes += (FileChange(p, t, None) for p, t in present.items() if p not in files)
-    return Plan(sorted(changes), list(files), known)
+        if rendered.get(path) != text:
+            changes.append(FileChange(path, rendered.get(path), text))
+    changes += (FileChange(p, t, None) for p, t in rendered.items() if p not in files)
+    return Plan(sorted(changes), list(files))
 
 
 def write(folder: Path, found: Plan) -> None:
@@ -96,49 +99,26 @@ def write(folder: Path, found: Plan) -> None:
     Raises:
         FolderError: A file cannot be written or removed.
     """
-    # Before and after: at each moment the manifest lists at least what is there.
-    _write_manifest(folder, {*found.known, *found.paths})
     for change in found.changes:
         if change.new is None:
             _remove(folder, change.path)
         else:
             _replace(folder, change.path, change.new)
-    _write_manifest(folder, found.paths)
 
 
-def _read_manifest(folder: Path) -> frozenset[str]:
-    text = _read(folder, MANIFEST)
-    if text is None:
-        return frozenset()
-    if not text.startswith(HEADER):
-        raise FolderError(
-            f"{folder / MANIFEST}: not that of a rendered folder; render into another one"
-        )
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    for line in lines:
-        path = PurePosixPath(line)
-        if path.is_absolute() or ".." in path.parts or not line.isprintable():
-            raise FolderError(
-                f"{folder / MANIFEST}: {line[:80]!r} is not the path of a file in this"
-                " folder; remove the line"
-            )
-    return frozenset(lines)
+def _present(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each file."""
+    for path in (found for top in _TOPS for found in (folder / top).rglob("*")):
+        try:
+            if path.is_file():
+                text = path.read_bytes().decode(errors="replace")
+                yield path.relative_to(folder).as_posix(), text
+        except OSError as error:
+            raise _failed(path, "read", error) from error
 
 
-def _write_manifest(folder: Path, paths: Iterable[str]) -> None:
-    text = f"{HEADER}{_ABOUT}" + "".join(f"{path}\n" for path in sorted(paths))
-    if _read(folder, MANIFEST) != text:
-        _replace(folder, MANIFEST, text)
-
-
-def _read(folder: Path, path: str) -> str | None:
-    """Return the text of a file; None if there is none."""
-    try:
-        return (folder / path).read_bytes().decode(errors="replace")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _failed(folder / path, "read", error) from error
+def _is_rendered(text: str) -> bool:
+    return HEADER in text[:_BEGIN_MAX] or text.startswith(TARGETS_BEGIN)
 
 
 def _replace(folder: Path, path: str, text: str) -> None:

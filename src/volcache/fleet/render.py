@@ -32,6 +32,7 @@ _CONNECTIONS_ALL: Final = 768
 INSTANCES: Final = "nginx/volcache/instances.conf"
 BEFORE: Final = "nginx/volcache/instances-before.conf"
 PROMETHEUS: Final = "prometheus/volcache.json"
+TARGETS_BEGIN: Final = '[\n  {"targets": ['  # Of `PROMETHEUS`.
 MACHINES: Final = "machines"
 _DOWN: Final = " down"  # Of a line of nginx's list.
 # The setting `ring` of the instances; on a machine in etc/.
