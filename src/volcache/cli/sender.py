@@ -65,7 +65,7 @@ class Ended(NamedTuple):
         )
 
 
-class _RawKeys(Core[bytes]):
+class _PlainCore(Core[bytes]):
     """Takes keys as they are: `Put` has them as an instance derives them."""
 
     def stored_key(self, key: str | bytes) -> bytes:
@@ -93,7 +93,7 @@ class Sender:
         )
         self._driver = ThreadDriver(options)
         nodes = [(one.url, one.weight) for one in targets]
-        self._core = _RawKeys(self._driver, nodes, make_codec(None), options)
+        self._core = _PlainCore(self._driver, nodes, make_codec(None), options)
         self._workers = Workers(_INSTANCES)
         self._thread = ThreadPoolExecutor(1)
         self._batch: dict[bytes, Put] = {}
