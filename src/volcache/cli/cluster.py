@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -36,7 +35,8 @@ from volcache.fleet.targets import read_targets
 from volcache.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    import argparse
+    from collections.abc import Iterator, Sequence
 
     from volcache.fleet.collector import Watched
     from volcache.fleet.folder import FileChange, Plan
@@ -257,40 +257,15 @@ def _listed(names: Sequence[str]) -> str:
     return f"{shown} and {counted(more, 'more machine')}" if more > 0 else shown
 
 
-# --- The command -------------------------------------------------------------------
-
-_SUBCOMMANDS: Final = tuple(
-    command(f"cluster {name}", run)
+COMMANDS: Final = {
+    name: command(name, run)
     for name, run in {
-        "status": _status,
-        "top": _top,
-        "flush": _flush,
-        "restart": _restart,
-        "drain": _drain,
-        "check-config": _check_config,
-        "render": _render,
+        "cluster status": _status,
+        "cluster top": _top,
+        "cluster flush": _flush,
+        "cluster restart": _restart,
+        "cluster drain": _drain,
+        "cluster check-config": _check_config,
+        "cluster render": _render,
     }.items()
-)
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the subcommands."""
-    subs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for one in _SUBCOMMANDS:
-        sub = subs.add_parser(
-            one.name.split()[1],
-            help=one.text,
-            description=one.text,
-            epilog=one.epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        sub.set_defaults(run_cluster=one.run)
-        one.add_arguments(sub)
-
-
-def _run_subcommand(arguments: argparse.Namespace) -> int:
-    run: Callable[[argparse.Namespace], int] = arguments.run_cluster
-    return run(arguments)
-
-
-COMMAND: Final = command("cluster", _run_subcommand, _add_arguments)
+}

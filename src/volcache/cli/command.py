@@ -17,7 +17,7 @@ import sys
 import tomllib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,20 +42,16 @@ _SECONDS_MAX: Final = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A subcommand of `volcache`: its help, its arguments and what it does."""
+    """A subcommand of `volcache`: its help and what it does."""
 
     name: str
     text: str
     epilog: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int | None]  # The exit code; None: EXIT_OK.
 
 
 def command(
-    name: str,
-    run: Callable[[argparse.Namespace], int | None],
-    add: Callable[[argparse.ArgumentParser], None] | None = None,
-    **more: str,
+    name: str, run: Callable[[argparse.Namespace], int | None], **more: str
 ) -> Command:
     """
     Return a command that commands.toml describes.
@@ -63,20 +59,13 @@ def command(
     Args:
         name: Of the command.
         run: Executes it.
-        add: Adds its arguments; None: those in the file.
         more: Replaces {names} in the text that follows its arguments.
     """
     found = _described()[name]
     epilog = found["epilog"]
     for key, text in more.items():
         epilog = epilog.replace(f"{{{key}}}", text)
-    return Command(
-        name=name,
-        text=found["text"],
-        epilog=epilog,
-        add_arguments=add or partial(add_arguments, name=name),
-        run=run,
-    )
+    return Command(name=name, text=found["text"], epilog=epilog, run=run)
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -12,7 +11,6 @@ from volcache.advice import warnings
 from volcache.cli.command import (
     EXIT_OK,
     EXIT_USAGE,
-    add_arguments,
     command,
     print_line,
 )
@@ -22,21 +20,10 @@ from volcache.ring import load_ring
 from volcache.settings import SETTINGS, value_of
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from volcache.config import Reading
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    check = actions.add_parser(
-        "check",
-        help="List all wrong settings.",
-        description="List all wrong settings.",
-        epilog=COMMAND.epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_arguments(check, "config")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -76,4 +63,4 @@ def _shown(reading: Reading) -> Iterator[str]:
         yield f"{row:<{width}}  # {source}"
 
 
-COMMAND: Final = command("config", _run, _add_arguments)
+COMMANDS: Final = {"config check": command("config check", _run)}

@@ -21,6 +21,7 @@ from volcache.cli.command import (
     EXIT_USAGE,
     Command,
     OutputError,
+    add_arguments,
     complain,
     summary_of,
 )
@@ -188,11 +189,26 @@ def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
 
 
 def _add_command(commands: argparse._SubParsersAction[_Parser], name: str) -> None:
+    """Add a command, or those that have its name before their own."""
     module = import_module(f"volcache.cli.{MODULES[name]}")
-    command: Command
-    command = module.COMMANDS[name] if hasattr(module, "COMMANDS") else module.COMMAND
-    sub = commands.add_parser(
-        name,
+    found: dict[str, Command] = getattr(module, "COMMANDS", {}) or {
+        name: module.COMMAND
+    }
+    if name in found:
+        _add_parser(commands, found[name])
+        return
+    text = summary_of(name)
+    group = commands.add_parser(name, help=text, description=text)
+    inner = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for one in found.values():
+        _add_parser(inner, one)
+
+
+def _add_parser(
+    commands: argparse._SubParsersAction[_Parser], command: Command
+) -> None:
+    parser = commands.add_parser(
+        command.name.split()[-1],
         help=command.text,
         description=command.text,
         epilog=command.epilog,
@@ -200,9 +216,9 @@ def _add_command(commands: argparse._SubParsersAction[_Parser], name: str) -> No
         # A script that abbreviates an option fails when there is a second one.
         allow_abbrev=False,
     )
-    _add_version(sub)  # Also here, so that `python src/ --version` works.
-    command.add_arguments(sub)
-    sub.set_defaults(command=command, parser=sub)
+    _add_version(parser)  # Also here, so that `python src/ --version` works.
+    add_arguments(parser, command.name)
+    parser.set_defaults(command=command, parser=parser)
 
 
 def _add_version(parser: argparse.ArgumentParser) -> None:
