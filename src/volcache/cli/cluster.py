@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections import Counter
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -24,7 +23,7 @@ from volcache.cli.screen import show
 from volcache.cli.streams import writing
 from volcache.cli.values import tell_all
 from volcache.errors import ConfigError, InstanceError
-from volcache.fleet.checks import check
+from volcache.fleet.checks import check, listed
 from volcache.fleet.collector import FleetCollector
 from volcache.fleet.folder import plan, write
 from volcache.fleet.inventory import load_inventory, with_drained
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from volcache.fleet.folder import FileChange, Plan
     from volcache.fleet.targets import Target
 
-_NAMES_MAX: Final = 5  # Machines that a line names.
+_COLOUR_CHARACTERS: Final = 12  # Of a line, which take no place on a screen.
 _VERBS: Final = ("added", "changed", "removed", "unchanged")
 
 
@@ -77,17 +76,10 @@ def _top(arguments: argparse.Namespace) -> int:
 
 
 def _screen(rows: Sequence[Watched]) -> list[str]:
-    """Return a report that fits the terminal."""
-    room = shutil.get_terminal_size()
-    lines = table(rows, columns=room.columns, is_coloured=_is_coloured())
-    above = [line for text in totals(rows) for line in wrap(text, room.columns)]
-    # Below: an empty line, what is left out, the cursor.
-    space, left = room.lines - len(above) - 3, 0
-    while left < len(rows) - 1 and sum(t.count("\n") + 1 for t in lines) > space:
-        lines.pop()
-        left += 1
-    more = [f"and {counted(left, 'more instance')}"] if left else []
-    return "\n".join([*above, "", *lines, *more]).split("\n")
+    is_coloured = _is_coloured()
+    columns = shutil.get_terminal_size().columns - 1 - _COLOUR_CHARACTERS * is_coloured
+    lines = table(rows, columns=columns, is_coloured=is_coloured)
+    return [*totals(rows), "", *"\n".join(lines).split("\n")]
 
 
 def _is_coloured() -> bool:
@@ -230,7 +222,7 @@ def _diff(changes: Sequence[FileChange]) -> Iterator[str]:
         names = dict.fromkeys(machine_of(one.path) or one.path for one in others)
         names.pop(machine_of(first.path) or "", None)
         if names:
-            yield f"# and the same on {_listed([*names])}"
+            yield f"# and the same on {listed([*names])}"
 
 
 def _rendered(found: Plan) -> Iterator[str]:
@@ -246,15 +238,9 @@ def _rendered(found: Plan) -> Iterator[str]:
     names = [name for name in machines if name]
     stay = {machine_of(path) for path in found.paths}
     if changed := [name for name in names if name in stay]:
-        yield f"next: run apply.sh as root on {_listed(changed)}"
+        yield f"next: run apply.sh as root on {listed(changed)}"
     if gone := [name for name in names if name not in stay]:
-        yield f"next: stop the instances on {_listed(gone)}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _NAMES_MAX
-    shown = ", ".join(names[:_NAMES_MAX])
-    return f"{shown} and {counted(more, 'more machine')}" if more > 0 else shown
+        yield f"next: stop the instances on {listed(gone)}"
 
 
 COMMANDS: Final = {

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import textwrap
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 REFRESH_SECONDS: Final = 1.0
-_INDENT: Final = " " * 12  # The width of a name in a report.
 
 Found = list[tuple[str, Stats | InstanceError]]
 
@@ -115,24 +112,11 @@ def _lines(found: Found, before: Mapping[str, Stats]) -> list[str]:
 
 
 def _screen(found: Found, before: Mapping[str, Stats], seconds: float) -> list[str]:
-    """Return the reports as they fit the terminal, and when it tries again."""
+    """Return the reports, and when it tries again."""
     lines = _lines(found, before)
     if any(isinstance(stats, InstanceError) for _, stats in found):
         lines.append(f"trying again every {seconds:g} s")
-    return _fitted(lines)
-
-
-def _fitted(lines: list[str]) -> list[str]:
-    """Return the lines as they fit the terminal: a longer one would move the others."""
-    columns, rows = shutil.get_terminal_size()
-    fitted: list[str] = []
-    for line in lines:
-        fitted += textwrap.wrap(line, columns - 1, subsequent_indent=_INDENT) or [""]
-    room = rows - 1
-    if len(fitted) <= room:
-        return fitted
-    hidden = len(fitted) - room + 1
-    return [*fitted[: room - 1], f"... {hidden} more lines"]
+    return lines
 
 
 COMMAND: Final = command("stats", _stats)
