@@ -60,7 +60,8 @@ def application(cache: Cache, settings: Settings, **clocks: Any) -> Any:
         default_ttl=int(settings.get("default_ttl", 0)),
         max_ttl=int(settings.get("max_ttl", 0)),
     )
-    admin = Admin(cache, token=ADMIN_TOKEN, key_size=KEY_BYTES_MAX)
+    hosts = [*filter(None, settings.get("admin_hosts", "").split(","))]
+    admin = Admin(cache, token=ADMIN_TOKEN, hosts=hosts, key_size=KEY_BYTES_MAX)
     app: Any = App(cache, limits, admin=admin, **clocks)
     refusals = Refusals({"read": 0, "write": 0, "admin": 0})
     access = Access(

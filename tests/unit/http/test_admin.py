@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from hashlib import sha256
-from itertools import product
 
 from support.fake_cache import FakeCache
 from support.instances import operator_of, watch
@@ -75,38 +74,6 @@ def test_wrong_tokens_of_an_address_are_limited() -> None:
         assert answer.headers["Retry-After"] == "60"
         assert list(client.cache.records) == [b"key"]
         assert_error(flush("10.0.0.2"), 200, "flushed")
-
-
-def test_page_and_stats_are_answered_under_known_names() -> None:
-    """Addresses, localhost, those in the settings, and none (HTTP/1.0)."""
-    names = ("cache-1", "Cache-1.example.org.")
-    client = Client(FakeCache(), admin_token=TOKEN, admin_hosts=names)
-    token = f"Bearer {TOKEN}"
-    for host in (
-        *("127.0.0.1", "127.0.0.1:1234", "[::1]", "[::1]:1234", "[fe80::1%eth0]:80"),
-        *("localhost", "LocalHost:1234", "localhost.", "cache-1", "CACHE-1:80"),
-        *("cache-1.example.org.:1234", ""),
-    ):
-        assert client.ask("GET", "/-/", HTTP_HOST=host).status == "200 OK"
-        more = {"HTTP_HOST": host, "HTTP_AUTHORIZATION": token}
-        assert client.ask("POST", "/-/flush", b"", **more).status == "200 OK"
-
-
-def test_request_under_an_unknown_host_name_is_refused() -> None:
-    """A page of another site whose name points here reads and changes nothing."""
-    client = Client(FakeCache(), admin_token=TOKEN, admin_hosts=("cache-1",))
-    client.put("/key", b"value")
-    hosts = (
-        *("evil.example", "evil.example:1234", "127.0.0.1.evil.example"),
-        *("localhost.evil", "cache-1.evil", "127.0.0.1:80:80", "127.1", "2130706433"),
-        *("::1", "[evil]", ":1", "127.0.0.1, evil", "evil\n127.0.0.1"),
-        *("cache-1@evil", "localhost..", "\xff"),
-    )
-    paths = ("/-/", "/-/stats", "/-/flush", "/-/nothing")
-    for host, path, method in product(hosts, paths, ("GET", "POST", "OPTIONS")):
-        more = {"HTTP_HOST": host, "HTTP_AUTHORIZATION": f"Bearer {TOKEN}"}
-        assert_error(client.ask(method, path, b"", **more), 421, "admin_hosts")
-    assert list(client.cache.records) == [b"key"]
 
 
 def test_health_and_metrics_are_answered_under_every_name(store: Store) -> None:

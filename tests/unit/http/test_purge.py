@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import pytest
-
 from support.stores import FakeClock
 from support.wsgi_client import Client
 from volcache.cache import Cache
-from volcache.errors import BadQueryError
 from volcache.http.purge import parse_query
-from volcache.http.responses import status_of
 from volcache.store import Store
 
 TOKEN: Final = "open-sesame"  # noqa: S105 - Of no server.
@@ -32,32 +28,6 @@ def test_purge_prefix_is_decoded_as_a_path() -> None:
         assert parse_query(query, 20) == (prefix, False)
         assert parse_query(f"dry-run&{query}", 20) == (prefix, True)
         assert parse_query(f"{query}&dry-run=", 20) == (prefix, True)
-
-
-def test_purge_with_an_unclear_query_is_refused() -> None:
-    reserved = 'no key begins with "-/"'
-    for query, why in {
-        "": "no prefix; allowed are prefix=... and dry-run, each once",
-        "dry-run": "no prefix",
-        "prefix": "unknown parameter 'prefix'",
-        "prefix=a&prefix=b": "prefix is given twice",
-        "prefix=a&": "unknown parameter ''",
-        "prefix=a&dryrun": "unknown parameter 'dryrun'; allowed are",
-        "prefix=a&dry-run=1": "dry-run has a value",
-        "prefix=": "it is empty; to drop everything, POST /-/flush",
-        "prefix=/": "it is empty",
-        "prefix=a+b": "write %2B for a plus, %20 for a space",
-        "prefix=a%2": "two hexadecimal digits",
-        "prefix=a%0Ab": "the control byte 0x0A",
-        "prefix=-/": reserved,
-        "prefix=/-/x": reserved,
-        "prefix=" + "x" * 21: "it is 21 bytes long, and keys have 1 to 20",
-    }.items():
-        with pytest.raises(BadQueryError) as caught:
-            parse_query(query, 20)
-        assert why in str(caught.value)
-        assert "\n" not in str(caught.value)
-        assert status_of(caught.value) == 400
 
 
 def test_a_purge_says_what_it_has_done(fifo_store: Store) -> None:
