@@ -256,7 +256,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Site]]
         yield Sites()
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda name: name[:90])
 @pytest.mark.parametrize(
     "surface",
     [
