@@ -291,12 +291,6 @@ def open_store(
     )
 
 
-def written_bytes() -> int:
-    """Return the bytes that this process has passed to system calls that write."""
-    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
-    return int(dict(line.split(": ") for line in lines)["wchar"])
-
-
 def folder_for(layout: Layout) -> Path:
     """Return a folder in memory if it has the room, else that for temporary files."""
     needed = layout.volumes * layout.volume_size * 1.1  # with index files
@@ -319,14 +313,12 @@ def measure(
     parent = options.directory or folder_for(layout)
     with tempfile.TemporaryDirectory(prefix="hit_ratio-", dir=parent) as folder:
         path, ratio = Path(folder) / "store", options.reinsert_reads
-        before = written_bytes()
         counts = replay(
             trace,
             lambda: open_store(path, layout, options.eviction, ratio),
             layout,
             options.restarts,
         )
-        written = written_bytes() - before
     found: dict[str, object] = {
         **asdict(Ratios.of(trace, counts.missed)),
         "write_amplification": 1 + counts.reinserted_bytes / (counts.put_bytes or 1),
@@ -340,8 +332,6 @@ def measure(
         "reinserted_bytes": counts.reinserted_bytes,
         "eviction": options.eviction,
     }
-    if options.kernel:
-        found["kernel_amplification"] = written / (counts.put_bytes or 1)
     return found
 
 
@@ -431,12 +421,6 @@ def make_parser() -> argparse.ArgumentParser:
         help="where a temporary folder is made (in memory if there is room)",
     )
     add("--compare", action="store_true", help="replay on S3-FIFO, LRU and FIFO, too")
-    add(
-        "--kernel",
-        action="store_true",
-        help="also divide all bytes written by those of PUTs: with index files, the "
-        "manifest and padding, for a comparison with --eviction fifo",
-    )
     add("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -454,8 +438,6 @@ def text(found: dict[str, Any]) -> Iterator[str]:
     yield f"object miss ratio    {found['object_miss']:.4f}"
     yield f"byte miss ratio      {found['byte_miss']:.4f}"
     yield f"write amplification  {found['write_amplification']:.3f}"
-    if "kernel_amplification" in found:
-        yield f"  by the kernel      {found['kernel_amplification']:.3f}"
     yield f"requests per second  {found['requests_per_second']:,}"
     for policy, ratios in (found.get("compare") or {}).items():
         yield (
