@@ -139,7 +139,7 @@ image: ## build the container image of the wheel in dist/, with docker or podman
 
 # README.md, the pages and the files that they link, as in the tree.
 SITE := README.md SECURITY.md CONTRIBUTING.md LICENSE pyproject.toml conf docs nginx \
-	bench/README.md tests/README.md tests/behaviour/memcached.txt tools/smoke_test.py
+	bench/README.md tests/README.md tests/behaviour/*.txt tools/smoke_test.py
 
 site: ## build the documents as a site, build/site/index.html: 1 minute, then 5 seconds
 	@tools/setup.sh run
