@@ -71,7 +71,7 @@ class Exchange:
         # Tokens as the bytes that a client sends, each as a character.
         sent = {n: t.encode().decode("latin-1") for n, t in surface.settings.items()}
         self._known = {n: t.replace("\\", r"\\") for n, t in sent.items()} | {"k": name}
-        self._lines = row.lines
+        self._lines = [(mark, line) for mark, line in row.lines if line != "-"]
         self._asked, self._method = "", ""
         self._reply: Reply | None = None  # not compared yet
 
@@ -94,6 +94,7 @@ class Exchange:
                     lines = list(group)
                     own = [line for mark, line in lines if self._mark in mark]
                     expected = own or [line for mark, line in lines if mark == "<"]
+                    assert expected, "no answer is known"
                     for one in expected:
                         self._read(connection, one)
                     continue
