@@ -33,8 +33,8 @@ from volcache.store.index_format import (
     encode_segments,
 )
 from volcache.store.manifest import PURGE
+from volcache.store.mount_point import new_volume
 from volcache.store.offline import IS_DIRECTORY, OfflineStore
-from volcache.store.plan import new_volume
 from volcache.store.recovery import drop_volumes
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE

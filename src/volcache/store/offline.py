@@ -26,9 +26,8 @@ from volcache.store.files import close_all
 from volcache.store.format import VOLUME_HEADER_BYTES, VOLUME_ID_MAX
 from volcache.store.index import Found
 from volcache.store.manifest import PURGE
-from volcache.store.mount_point import MountPoint
+from volcache.store.mount_point import MountPoint, plan_start
 from volcache.store.native import make_index
-from volcache.store.plan import plan_start
 from volcache.store.replay import Replay, expected_keys
 from volcache.store.stats import RecoveryStats
 from volcache.store.volume import NO_FILE
@@ -53,7 +52,7 @@ class OfflineStore:
     Attributes:
         directory: The locked directory.
         found: What its files say, see `mount_point.py`.
-        plan: What a start does with it, see `plan.py`.
+        plan: What a start does with it, see `plan_start`.
         volumes: The valid volumes, in the order of a replay.
         listed: Their lines in META.txt, by use.
         unusable: Files that cannot be used.

@@ -2,7 +2,7 @@
 Recovery: open a mount point at startup.
 
 1. Open the data files, read what the files say (`mount_point.py`), and derive what is kept,
-   rebuilt or refused (`plan.py`): nothing is changed.
+   rebuilt or refused: nothing is changed.
 2. Replay the volumes into the index, ring probation and then ring main, each oldest first,
    so that later entries win (see `eviction.py`): the entries of the index file, then the
    records after the last entry, found by a scan.
@@ -39,9 +39,8 @@ from volcache.errors import MountPointError
 from volcache.store.files import close_all, is_short
 from volcache.store.format import VOLUME_HEADER_BYTES, Ring, Segment
 from volcache.store.manifest import PURGE
-from volcache.store.mount_point import MountPoint
+from volcache.store.mount_point import MountPoint, new_volume, plan_start
 from volcache.store.native import make_index
-from volcache.store.plan import new_volume, plan_start
 from volcache.store.purges import encode_purges, purges_since
 from volcache.store.replay import Replay, expected_keys
 from volcache.store.rings import Recovered

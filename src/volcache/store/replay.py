@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from volcache.store.format import RecordHeader, VolumeUse
     from volcache.store.index import Loaded
     from volcache.store.manifest import ListedVolume
-    from volcache.store.mount_point import MountPoint
+    from volcache.store.mount_point import MountPoint, StartPlan
     from volcache.store.native import Index
-    from volcache.store.plan import StartPlan
     from volcache.store.spill import Spill
     from volcache.store.stats import RecoveryStats
     from volcache.store.volume import Volume

@@ -25,24 +25,27 @@ def test_a_directory_in_use_is_refused_with_the_process_id(tmp_path: Path) -> No
     store.close()
 
 
-def test_a_foreign_directory_is_not_touched(tmp_path: Path) -> None:
-    """The error names a file, and no file is changed."""
-    (tmp_path / "thesis.txt").write_text("years of work")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("thesis.txt", "it contains 'thesis.txt'"),
+        ("data/0", "the files in data/ are not volumes"),
+        ("data/²", "it contains 'data/²'"),
+        ("data/notes.txt", "it contains 'data/notes.txt'"),
+    ],
+)
+def test_a_foreign_directory_is_not_touched(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    """A data folder is recognised as foreign by its contents."""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"somebody's data")
 
-    with pytest.raises(ForeignDirectoryError, match=r"contains 'thesis\.txt'"):
+    with pytest.raises(ForeignDirectoryError, match=text):
         open_store(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-@pytest.mark.parametrize("name", ["0", "²", "notes.txt"])
-def test_a_foreign_data_folder_is_not_touched(tmp_path: Path, name: str) -> None:
-    """A folder of the right name is recognised as foreign by its contents."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / name).write_bytes(b"somebody's data")
-
-    with pytest.raises(ForeignDirectoryError):
-        open_store(tmp_path)
-    assert (tmp_path / "data" / name).read_bytes() == b"somebody's data"
+    assert not (tmp_path / "META.txt").exists()
+    assert path.read_bytes() == b"somebody's data"
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,55 +10,52 @@ import pytest
 from volcache.store import files
 from volcache.store.files import OsFileSystem, write_all
 
+FS = OsFileSystem()
 
-def test_a_write_without_progress_is_an_error(tmp_path: Path) -> None:
+
+@pytest.fixture
+def fd(tmp_path: Path) -> Iterator[int]:
+    """Return the descriptor of an empty file."""
+    made = FS.open(str(tmp_path / "file"), create=True)
+    yield made
+    FS.close(made)
+
+
+def test_a_write_without_progress_is_an_error(fd: int) -> None:
     """The caller does not loop forever."""
 
     class FullFileSystem(OsFileSystem):
         pwritev = staticmethod(lambda *_: 0)
 
-    fs = FullFileSystem()
-    fd = fs.open(str(tmp_path / "f"), create=True)
     with pytest.raises(OSError, match="wrote nothing of 10 bytes at offset 6"):
-        write_all(fs, fd, b"0123456789", 6)
-    fs.close(fd)
+        write_all(FullFileSystem(), fd, b"0123456789", 6)
 
 
-def test_allocated_space_is_taken_and_counted(tmp_path: Path) -> None:
+def test_allocated_space_is_taken_and_counted(tmp_path: Path, fd: int) -> None:
     """A hole takes none."""
-    fs = OsFileSystem()
-    path = str(tmp_path / "file")
-    fd = fs.open(path, create=True)
-    fs.truncate(fd, 1 << 20)
-    assert fs.stat(fd).st_blocks == 0
-    fs.allocate(fd, 1 << 20)
+    FS.truncate(fd, 1 << 20)
+    assert FS.stat(fd).st_blocks == 0
+    FS.allocate(fd, 1 << 20)
 
-    assert fs.stat(path).st_blocks >= 1 << 11
-    assert fs.stat(fd).st_size == 1 << 20
-    space = fs.space(path)
+    assert FS.stat(fd).st_blocks >= 1 << 11
+    assert FS.stat(fd).st_size == 1 << 20
+    space = FS.space(str(tmp_path))
     assert 0 < space.free <= space.total
     assert not space.is_read_only
-    fs.close(fd)
 
 
 def test_a_file_system_that_cannot_allocate_sets_the_length(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is written, and a file that is longer stays as it is."""
-    fs = OsFileSystem()
-    fd = fs.open(str(tmp_path / "file"), create=True)
     monkeypatch.setattr(files, "_fallocate", lambda: None)
-    fs.allocate(fd, 1 << 20)
-    fs.allocate(fd, 1 << 10)
+    FS.allocate(fd, 1 << 20)
+    FS.allocate(fd, 1 << 10)
 
-    assert (fs.stat(fd).st_size, fs.stat(fd).st_blocks) == (1 << 20, 0)
-    fs.close(fd)
+    assert (FS.stat(fd).st_size, FS.stat(fd).st_blocks) == (1 << 20, 0)
 
 
-def test_an_allocation_that_is_refused_is_an_error(tmp_path: Path) -> None:
+def test_an_allocation_that_is_refused_is_an_error(fd: int) -> None:
     """With the number of the kernel."""
-    fs = OsFileSystem()
-    fd = fs.open(str(tmp_path / "file"), create=True)
     with pytest.raises(OSError, match="Invalid argument"):
-        fs.allocate(fd, 0)
-    fs.close(fd)
+        FS.allocate(fd, 0)

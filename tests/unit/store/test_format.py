@@ -258,3 +258,29 @@ def test_the_version_of_a_newer_manifest_is_read() -> None:
     assert manifest_version(newer.replace(b"format 3", b"format 4")) is None
     assert manifest_version(b"hello\n") is None
     assert manifest_version(b"3\n") is None
+
+
+PROGRESS = Progress(
+    *(0x5F0C64D3C1F0A7BE, 1234, 0x9C1E0B7A44D2F083),
+    *(987_654, 1_795_251_600_000_000, 0x77D0C2AA),
+)
+PROGRESS_LINE = (
+    b"volcache lock 2 store 5f0c64d3c1f0a7be seq 000000000001234"
+    b" salt 9c1e0b7a44d2f083 end 0000000987654 time 00001795251600000000"
+    b" boot 77d0c2aa 88c59929\n"
+)
+NEWER = PROGRESS._replace(seq=1300, salt=5, end=64)
+
+
+def test_line_of_lock_is_as_documented() -> None:
+    """
+    Every number has a fixed width; with one active volume there are two such lines.
+
+    They are returned newest first.
+    """
+    assert encode_progress(PROGRESS) == PROGRESS_LINE
+    assert decode_progress(b"17\n" + PROGRESS_LINE + PROGRESS_LINE) == [PROGRESS]
+    assert decode_progress(PROGRESS_LINE.replace(b"lock 2", b"lock 3")) == []
+    newer = encode_progress(NEWER)
+    for lines in (PROGRESS_LINE + newer, newer + PROGRESS_LINE):
+        assert decode_progress(b"17\n" + lines) == [NEWER, PROGRESS]
