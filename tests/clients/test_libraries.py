@@ -29,7 +29,7 @@ from celery.contrib.testing.worker import start_worker
 from django.conf import settings
 from django.core.cache import CacheHandler
 
-from support.memcache_ends import PYLIBMC, MemcacheInstance
+from support.memcache_ends import PYLIBMC
 
 pytestmark = [
     pytest.mark.nightly,
@@ -78,22 +78,6 @@ def test_each_row_has_a_test() -> None:
     tests = "".join(name for name in globals() if name.startswith("test_"))
     for name in rows():
         assert re.sub(r"\W", "_", name.lower()) in tests
-
-
-def test_examples_of_the_adapters_run(instance: MemcacheInstance) -> None:
-    """As they are written, with the address of an instance."""
-    text = PAGE.read_text().replace("http://cache.example:8080", instance.url)
-    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    found: list[dict[str, Any]] = [{} for _ in blocks]
-    for block, names in zip(blocks, found, strict=True):
-        exec(block, names)  # noqa: S102 - Of the document.
-    django, _, mapping, control = found
-    assert django["CACHES"]["default"]["LOCATION"] == instance.url
-    assert mapping["price"]("a") is mapping["price"](article="a") is None
-    with control["session"] as session:
-        assert session.get(f"{instance.url}/-/healthy", timeout=30).text == "ok\n"
-    for names in (mapping, control):
-        names["client"].close()
 
 
 @pytest.mark.skipif(PYLIBMC is None, reason="pylibmc is not built for this Python")
