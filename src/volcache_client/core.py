@@ -104,7 +104,7 @@ class Core(Generic[V]):
 
     async def look(self, stored: bytes, method: str = "GET") -> Answer | None:
         """Return the answer with a value, or with its head only; None for a miss."""
-        node = self.nodes.of(stored)
+        node = await self.node_of(stored)
         request = Request(method, path_of(stored), self.headers)
         answer = found_in(node, await self.exchange(node, request))
         if answer is not None and method == "HEAD":
@@ -113,7 +113,7 @@ class Core(Generic[V]):
 
     async def open(self, stored: bytes) -> tuple[Node, Opened] | None:
         """Return the answer with a value that is not read yet; None for a miss."""
-        node = self.nodes.of(stored)
+        node = await self.node_of(stored)
         request = Request("GET", path_of(stored), self.headers)
         answer: object = await self.exchange(node, request, self.driver.open)
         if isinstance(answer, Opened):
@@ -125,7 +125,7 @@ class Core(Generic[V]):
         self, stored: bytes, body: bytes | Upload, headers: Mapping[str, str]
     ) -> str | None:
         """Store a value; return its ETag, None if the condition does not hold."""
-        node = self.nodes.of(stored)
+        node = await self.node_of(stored)
         is_repeatable = "If-None-Match" not in headers and "If-Match" not in headers
         if isinstance(body, Upload):
             is_repeatable = is_repeatable and body.is_repeatable
@@ -136,10 +136,16 @@ class Core(Generic[V]):
     async def remove(self, stored: bytes, etag: str | None) -> bool:
         """Remove a value; return whether it, and that with the ETag, was stored."""
         condition = {} if etag is None else {"If-Match": etag}
-        node = self.nodes.of(stored)
+        node = await self.node_of(stored)
         headers = {**self.headers, **condition}
         request = Request("DELETE", path_of(stored), headers, None, not condition)
         return was_removed(node, await self.exchange(node, request))
+
+    async def node_of(self, stored: bytes) -> Node:
+        """Return the node of a key, by a list that is not too old."""
+        if self.nodes.is_read_again:
+            await self.refresh()
+        return self.nodes.of(stored)
 
     async def refresh(self) -> None:
         """Read the list of nodes again if its time has come."""
@@ -275,8 +281,6 @@ class Core(Generic[V]):
         started = self.clock()
         outcome: Outcome = "error"
         try:
-            if self.nodes.is_read_again:
-                await self.refresh()
             result = await steps
             outcome = outcome_of(name, result, is_write=is_write)
         except CacheError as error:
@@ -287,7 +291,6 @@ class Core(Generic[V]):
         else:
             return result
         finally:
-            steps.close()  # Without a list of nodes they were not begun.
             self.counters.operation_ended(name, outcome, self.clock() - started)
 
     def is_excused(

@@ -123,7 +123,7 @@ class Operations(Core[V]):
     async def get(self, key: Key) -> tuple[V] | None:
         """Return a tuple with the value, which may be None."""
         stored = self.stored_key(key)
-        node = self.nodes.of(stored)
+        node = await self.node_of(stored)
         request = Request("GET", path_of(stored), self.headers)
         found = found_in(node, await self.exchange(node, request))
         return None if found is None else self._loaded(found.body)
@@ -297,7 +297,6 @@ class Operations(Core[V]):
         headers = self.put_headers(ttl, None, IF_ABSENT)
         last, pause = self.clock() + wait, _PAUSE_FIRST
         while (etag := await self.store(stored, token_bytes(16), headers)) is None:
-            await self.refresh()
             if self.clock() >= last:
                 raise ConflictError(f"{key!r}: the lock is held by another one")
             await self.driver.sleep(random.uniform(0, pause))  # noqa: S311
@@ -470,6 +469,7 @@ class Operations(Core[V]):
             stored = encode_prefix(prefix, stored)
         if not self.options.admin_token:
             raise InvalidArgumentError(f"{_NEEDED}; this client has no admin_token")
+        await self.refresh()
         failed: CacheError | None = None
         for node in self.nodes.all():
             try:

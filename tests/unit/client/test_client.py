@@ -249,6 +249,22 @@ def test_without_the_cache_an_application_works(
         is_over.set()
 
 
+def test_a_mistake_is_raised_also_without_a_list_of_nodes(client_of: Any) -> None:
+    """An outage of what lists the nodes does not hide it."""
+
+    def listed() -> list[str]:
+        raise OSError("out of order")
+
+    with client_of(listed, on_error="miss") as client:
+        assert client.get("k") is None
+        with pytest.raises(InvalidArgumentError):
+            client.get("/k")
+        with pytest.raises(InvalidArgumentError):
+            client.set("k", b"v", ttl=-1)
+        with pytest.raises(InvalidArgumentError):
+            client.purge("p")
+
+
 @pytest.mark.parametrize(
     ("status", "error"),
     [(302, UnexpectedAnswerError), (401, AccessDeniedError), (503, UnavailableError)],
