@@ -13,8 +13,10 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from volcache.errors import ConfigError
 from volcache.fleet.remote import first_line
 from volcache_client.core import Core
+from volcache_client.errors import InvalidArgumentError
 from volcache_client.exchanges import run
 from volcache_client.keys import path_of
 from volcache_client.many import Many
@@ -87,13 +89,19 @@ class Sender:
         Args:
             targets: The instances, or one proxy.
             timeout: For a connection, and for an answer, seconds.
+
+        Raises:
+            ConfigError: The address of a target has a path.
         """
         options = make_options(
             {"timeout": timeout, "connect_timeout": timeout, "failures": _NEVER}
         )
         self._driver = ThreadDriver(options)
         nodes = [(one.url, one.weight) for one in targets]
-        self._core = _PlainCore(self._driver, nodes, make_codec(None), options)
+        try:
+            self._core = _PlainCore(self._driver, nodes, make_codec(None), options)
+        except InvalidArgumentError as error:
+            raise ConfigError(str(error)) from error
         self._workers = Workers(_INSTANCES)
         self._thread = ThreadPoolExecutor(1)
         self._batch: dict[bytes, Put] = {}

@@ -46,6 +46,8 @@ REFUSED = {
     ("put", "//a/", __file__): "bad key //a/: it begins with a slash; the key",
     ("rm", "/-/a"): "bad key /-/a: it begins with a slash; the key",
     ("get", "k", "nowhere"): f"nowhere: {ADDRESS}",
+    ("get", "k", "http://h:1/p"): "'http://h:1/p' is not the address of a node",
+    ("load", __file__, "http://h:1/p"): "'http://h:1/p' is not the address of a node",
     ("get", "k", "--timeout", "0"): f"argument --timeout: '0' {SECONDS}above 0",
     ("get", "k", "--token-file", "/none"): "/none",
     ("rm", "../x"): "bad key: ",
