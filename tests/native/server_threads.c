@@ -28,7 +28,7 @@ enum {
     PARKED = 3,                 /* connections that each of them keeps at a time */
     CONNECTIONS = 16,           /* that are accepted: not all of them */
     LOOPS = 2,
-    UPSTREAMS = 64,             /* connections to the application, at most */
+    UPSTREAMS = 2 * (512 + 16), /* connections to the application, at most: see forward.c */
     READERS = 4,
     VALUE_BYTES_MAX = 20000,
     ANSWER_BYTES_MAX = VALUE_BYTES_MAX + 3000,
