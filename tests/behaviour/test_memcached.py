@@ -335,6 +335,7 @@ CUTS: Final = st.lists(st.integers(0, 5000), max_size=5)
 
 @pytest.mark.integration
 @pytest.mark.property
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ALIKE)
 def test_rows_one_after_the_other_are_answered_as_by_memcached(
     talk: Talk, theirs: Theirs, protocol: str
