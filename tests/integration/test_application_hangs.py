@@ -129,14 +129,13 @@ def scheduling_of(pid: int) -> list[tuple[str, int, int]]:
     return found
 
 
-def test_thread_of_the_application_has_a_lower_priority_than_the_loops(
-    tmp_path: Path,
-) -> None:
-    """The kernel lets a loop that wakes up run before it."""
-    with ServerProcess(tmp_path / "data", settings={**SHARED, "threads": 2}) as server:
+def test_threads_beside_the_loops_have_a_lower_priority(tmp_path: Path) -> None:
+    """The kernel lets a loop that wakes up run before bjoern and before reads."""
+    settings = {**SHARED, "threads": 2, "read_threads": 3}
+    with ServerProcess(tmp_path / "data", settings=settings) as server:
         threads = scheduling_of(server.pid)
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     loops = {tuple(rest) for name, *rest in threads if name == "front"}
     assert loops == {(os.SCHED_OTHER, usual)}
     lower = [rest for _, *rest in threads if rest[1] != usual]
-    assert lower == [[os.SCHED_BATCH, min(usual + 10, 19)]]
+    assert lower == [[os.SCHED_BATCH, min(usual + 10, 19)]] * 4

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "clock.h"
 
@@ -12,6 +13,7 @@ enum {
     JOBS_PER_THREAD = 64,
     /* The disk is slow if more than half of the last reads, about so many, were. */
     READS_KEPT = 32,
+    READER_NICENESS = 10,       /* above that of the loops */
 };
 /* A read that takes longer is slow. That of a disk in the machine takes 0.1 ms, that of one in a
  * network 0.3 ms or more: several threads have to wait for it at a time. */
@@ -134,8 +136,9 @@ static void *read_jobs(void *context) {
     vc_readers *readers = context;
     scratch own = {0};
     vc_job *job;
-    /* A thread of this kind that wakes up does not take the processor from a loop or a client. */
+    /* So it does not take the processor from a loop or a client, and gives it to one that wakes up. */
     pthread_setschedparam(pthread_self(), SCHED_BATCH, &(struct sched_param){0});
+    (void)!nice(READER_NICENESS);
     pthread_mutex_lock(&readers->mutex);
     while ((job = take_next(readers))) {
         vc_job_owner *owner = job->owner;

@@ -7,8 +7,8 @@
  *
  * All puts that have arrived while the disk was synced are stored together, with the next sync.
  *
- * The threads leave the processors to the loops while these are short of time: they are of the
- * kind SCHED_BATCH, and while the disk is quick, as many are awake as have enough to do.
+ * The threads leave the processors to the loops while these are short of time: they are nicer, of
+ * the kind SCHED_BATCH, and while the disk is quick, as many are awake as have enough to do.
  *
  * Threads. Any may add jobs. The pool has a job from the time it is added until it is in `done`.
  * `wake` is called by the threads of the pool. */

@@ -53,7 +53,7 @@ _logger: Final = logging.getLogger("volcache.server")
 _REMOTE_FIELD: Final = "HTTP_X_VOLCACHE_REMOTE"
 _ADMIN_PREFIX: Final = "admin "
 _BACKLOG: Final = 1024
-# Of bjoern's thread, above that of the loops.
+# Of bjoern's thread, above that of the loops; as of reader threads.
 _NICENESS: Final = 10
 _FIRST_REQUEST: Final = b"GET / HTTP/1.1\r\nHost: bjoern\r\nConnection: close\r\n\r\n"
 _WORK_SECONDS: Final = 0.1
