@@ -113,7 +113,8 @@ cdef add_new_durations(object histogram, const vc_durations *now, vc_durations *
 
 cdef add_store_counts(object stats, const vc_store_counts *now, vc_store_counts *seen):
     """Likewise, for all executors of a protocol."""
-    if now.reads.total_ns != seen.reads.total_ns:
+    # A read may be older than an error that was counted since the last call.
+    if now.reads.total_ns != seen.reads.total_ns and stats.read_errors == seen.errors:
         stats.read_errors_in_row = 0
     add_new_durations(stats.reads, &now.reads, &seen.reads)
     add_new_durations(stats.writes, &now.writes, &seen.writes)
@@ -121,6 +122,7 @@ cdef add_store_counts(object stats, const vc_store_counts *now, vc_store_counts 
     stats.evicted_reads += now.evicted - seen.evicted
     stats.expired_reads += now.expired - seen.expired
     seen[0] = now[0]
+    seen.errors = stats.read_errors
 
 
 cdef take_hot(vc_reporter *reporter, promote):

@@ -28,6 +28,7 @@ typedef enum { VC_CACHED_FIRST, VC_AT_ONCE, VC_BY_THREADS } vc_reading;
 typedef struct {
     vc_durations reads, writes;
     uint64_t absent, evicted, expired;  /* misses by reason */
+    uint64_t errors;            /* of reads, as Python has counted them; in what it has seen only */
 } vc_store_counts;
 
 /* What all have; the last fields are zero at first. */
