@@ -187,7 +187,7 @@ lint-types:
 	@$(BIN)/mypy
 
 lint-native:
-	@echo "== gcc, cppcheck, clang-tidy"
+	@echo "== clang-format, gcc, cppcheck, clang-tidy"
 	@tools/native_tests.sh lint
 
 unit:
@@ -199,6 +199,7 @@ format: ## format the code and apply the fixes that ruff has: 1 second
 	@tools/setup.sh lint
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+	@find src tests bench -name '*.[ch]' -print0 | xargs -0 $(BIN)/clang-format -i
 
 setup: ## install what run and test need, and nothing else: 1 minute
 	@tools/setup.sh test

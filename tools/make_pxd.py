@@ -78,7 +78,9 @@ cdef extern from "loop.h" nogil:
     ctypedef struct vc_loop
 '''
 _DEFINE: Final = re.compile(r'^#define (VC_\w+) ("?)', re.MULTILINE)
-_INLINE: Final = re.compile(r"static inline ([^{}]*)\{.*?^\}", re.DOTALL | re.MULTILINE)
+_INLINE: Final = re.compile(
+    r"static inline ([^{}]*)\{(?:[^\n]*\}$|.*?^\})", re.DOTALL | re.MULTILINE
+)
 
 
 def declarations(text: str) -> Iterator[str]:

@@ -15,13 +15,13 @@
 #define SHOW_MORE() ((void)0)
 #endif
 
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
+#define CHECK(condition)                                                    \
+    do {                                                                    \
+        if (!(condition)) {                                                 \
             fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            SHOW_MORE(); \
-            abort(); \
-        } \
+            SHOW_MORE();                                                    \
+            abort();                                                        \
+        }                                                                   \
     } while (0)
 
 static inline uint64_t mixed(uint64_t x) {
@@ -30,9 +30,7 @@ static inline uint64_t mixed(uint64_t x) {
     return x ^ x >> 31;
 }
 
-static inline uint64_t next_random(uint64_t *state) {
-    return mixed(*state += 0x9e3779b97f4a7c15u);
-}
+static inline uint64_t next_random(uint64_t *state) { return mixed(*state += 0x9e3779b97f4a7c15u); }
 
 static inline double seconds_now(void) {
     struct timespec now;
@@ -74,9 +72,7 @@ static inline void add_bytes(growing *to, const void *data, size_t length) {
     to->length += length;
 }
 
-static inline void add_text(growing *to, const char *text) {
-    add_bytes(to, text, strlen(text));
-}
+static inline void add_text(growing *to, const char *text) { add_bytes(to, text, strlen(text)); }
 
 /* Replace `removed` bytes at `at`, or what there is of them, by others. */
 static inline void replace_bytes(growing *to, size_t at, size_t removed, const void *bytes,

@@ -25,9 +25,9 @@ enum {
     PEERS = 4,
     STREAM_MAX = 2048,
     REPLY_MAX = 200000,
-    BACKLOG = 4,                /* of the application: then it cannot be connected to */
+    BACKLOG = 4, /* of the application: then it cannot be connected to */
     MEMORY = 60000,
-    SMALL_BODY = 1000,          /* for which nothing is reserved */
+    SMALL_BODY = 1000, /* for which nothing is reserved */
 };
 #define SECONDS(n) (INT64_C(1000000000) * (n))
 static const int64_t HEAD_NS = SECONDS(10), IDLE_NS = SECONDS(30), TRANSFER_NS = SECONDS(20);
@@ -42,10 +42,10 @@ static struct sockaddr_un application = {.sun_family = AF_UNIX};
 static int application_fd = -1;
 
 typedef struct {
-    int fd;                     /* the client's end; -1: none */
-    vc_connection *connection;  /* NULL: it has ended */
-    int64_t since_ns;           /* when it was accepted, or the last request was complete */
-    size_t expected, got;       /* bytes of replies */
+    int fd;                    /* the client's end; -1: none */
+    vc_connection *connection; /* NULL: it has ended */
+    int64_t since_ns;          /* when it was accepted, or the last request was complete */
+    size_t expected, got;      /* bytes of replies */
 } peer;
 
 static peer peers[PEERS];
@@ -102,7 +102,8 @@ static vc_step execute(void *executor, vc_stream *stream, char *data, size_t len
     size_t head = (size_t)(end + 1 - data);
     if (*data == 'F') {
         static const char HEAD[] = "F\r\n\r\n";
-        stream->forward = (vc_forward){.head = HEAD, .head_length = sizeof(HEAD) - 1, .keeps_alive = true};
+        stream->forward = (vc_forward){
+            .head = HEAD, .head_length = sizeof(HEAD) - 1, .keeps_alive = true};
         *used = empty + head;
         return VC_STEP_FORWARD;
     }
@@ -207,12 +208,13 @@ static void open_peer(peer *p) {
 }
 
 static void send_some(peer *p) {
-    static const char *const WORDS[] = {"a\n",      "\r",    "\n",       "L\n",  "C\n",
-                                        "B\x01\n", "B\xff", "B\x7f\n", "word", "\r\n\r\n", "F\n"};
+    static const char *const WORDS[] = {"a\n",   "\r",      "\n",   "L\n",      "C\n", "B\x01\n",
+                                        "B\xff", "B\x7f\n", "word", "\r\n\r\n", "F\n"};
     static char body[70000];
     unsigned kind = take(COUNT(WORDS) + 3);
     if (kind == COUNT(WORDS)) (void)!send(p->fd, body, SMALL_BODY / 2, MSG_NOSIGNAL);
-    else if (kind < COUNT(WORDS)) (void)!send(p->fd, WORDS[kind], strlen(WORDS[kind]), MSG_NOSIGNAL);
+    else if (kind < COUNT(WORDS))
+        (void)!send(p->fd, WORDS[kind], strlen(WORDS[kind]), MSG_NOSIGNAL);
     else (void)!send(p->fd, body, 1 + 300 * (size_t)take(230), MSG_NOSIGNAL);
 }
 
@@ -262,8 +264,8 @@ static void open_home(void) {
     memset(&server, 0, sizeof(server));
     server.config.readers = readers;
     server.is_in_ring = take(2);
-    server.config.protocols[0] =
-        (vc_served){.calls = &LINES, .head_ns = HEAD_NS, .idle_ns = IDLE_NS, .connections = 100};
+    server.config.protocols[0] = (vc_served){
+        .calls = &LINES, .head_ns = HEAD_NS, .idle_ns = IDLE_NS, .connections = 100};
     server.config.memory = MEMORY;
     server.config.transfer_ns = TRANSFER_NS;
     home->server = &server;

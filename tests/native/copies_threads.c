@@ -60,18 +60,13 @@ static void change(worker *w) {
         vc_copies_name(copies, bytes, length, item);
         CHECK(memcmp(old, item, VC_ITEM_BYTES));
         return;
-    case 1:
-        vc_copies_invalidate(copies, bytes, length);
-        return;
-    case 2:
-        (void)vc_copies_find(copies, bytes, length, item);
-        return;
+    case 1: vc_copies_invalidate(copies, bytes, length); return;
+    case 2: (void)vc_copies_find(copies, bytes, length, item); return;
     case 3:
         for (unsigned reads = below(w, 4); reads--;)
             (void)vc_copies_count_read(copies, bytes, length, time(NULL) + below(w, 3));
         return;
-    default:
-        check_state(w);
+    default: check_state(w);
     }
 }
 

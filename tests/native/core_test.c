@@ -44,7 +44,7 @@ static void check_absent(void) {
 static void check_hits(void) {
     vc_lookup found;
     vc_policy_stats policy_stats;
-    uint64_t size = 1024;   /* a size class */
+    uint64_t size = 1024; /* a size class */
     CHECK(vc_core_set(core, fingerprint("large"), slot, 400, size, 0, false));
     CHECK(vc_core_lookup(core, bytes("large"), 5, size - 1, &found) && !found.is_raised);
     vc_core_end_read(core);
@@ -62,7 +62,7 @@ static bool refuses, refuses_sync;
 static unsigned synced, written;
 /* Bytes that are written before a write is refused, unless it is of a header; -1: any. */
 static ssize_t room = -1;
-static bool is_full;            /* from this offset on, no more can be written */
+static bool is_full; /* from this offset on, no more can be written */
 static off_t full_from;
 static off_t erased[4];
 static unsigned erased_count;
@@ -283,7 +283,7 @@ static void check_many(void) {
     CHECK(!several[1].has_deferred && several[2].has_deferred && vc_core_has_deferred(core));
     CHECK(!is_stored("many 3") && !put_many(KEYS, 4));
     vc_core_take_deferred(core);
-    CHECK(!put_many(KEYS, 1));  /* there is no room */
+    CHECK(!put_many(KEYS, 1)); /* there is no room */
     writer.capacity = probation.capacity = writer.end + 2000;
     CHECK(put_many(OTHER, 3) == 1 && several[0].ring == VC_MAIN);
     vc_core_block_writes(core, true);
@@ -354,8 +354,7 @@ static bool ends_with(FILE *file, const char *text) {
 
 static bool is_cold;
 
-static ssize_t test_pread_cached(void *context, int fd, void *buffer, size_t length,
-                                 off_t offset) {
+static ssize_t test_pread_cached(void *context, int fd, void *buffer, size_t length, off_t offset) {
     errno = EAGAIN;
     return is_cold ? -1 : vc_os_calls.pread(context, fd, buffer, length, offset);
 }
@@ -374,8 +373,8 @@ static void check_hidden(void) {
     end = writer.end;
     CHECK(put_value("again", 0) == VC_OK);
     CHECK(delete("again", VC_RING_UNKNOWN, &existed) == VC_OK && existed);
-    CHECK(vc_core_set(core, fingerprint("again"), slot, end + VC_OVERHEAD_BYTES + 10, 100, 0,
-                      false));
+    CHECK(
+        vc_core_set(core, fingerprint("again"), slot, end + VC_OVERHEAD_BYTES + 10, 100, 0, false));
     CHECK(delete("again", VC_RING_UNKNOWN, &existed) == VC_DEFERRED);
     CHECK(put_value("cold", 0) == VC_OK);
     is_cold = true;

@@ -3,26 +3,22 @@
 
 #include "check.h"
 
-#define LENGTH_MAX 4200         /* all lengths up to this one */
+#define LENGTH_MAX 4200 /* all lengths up to this one */
 #define LARGE_MAX 65536
 #define LARGE_RUNS 3000
 
-static uint32_t bit_by_bit(uint32_t crc, const uint8_t *data, size_t length)
-{
+static uint32_t bit_by_bit(uint32_t crc, const uint8_t *data, size_t length) {
     crc = ~crc;
     while (length--) {
         crc ^= *data++;
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc & 1 ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
+        for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
     }
     return ~crc;
 }
 
-static uint8_t *random_bytes(uint64_t *state, size_t length)
-{
+static uint8_t *random_bytes(uint64_t *state, size_t length) {
     uint8_t *data = allocated(length);
-    for (size_t i = 0; i < length; i++)
-        data[i] = (uint8_t)next_random(state);
+    for (size_t i = 0; i < length; i++) data[i] = (uint8_t)next_random(state);
     return data;
 }
 
@@ -35,20 +31,16 @@ static const struct {
     {"by tables", vc_crc32c_tables},
 };
 
-static void expect_of_all(uint32_t start, const uint8_t *data, size_t length, uint32_t expected)
-{
+static void expect_of_all(uint32_t start, const uint8_t *data, size_t length, uint32_t expected) {
     for (size_t i = 0; i < COUNT(ways); i++) {
         uint32_t found = ways[i].crc(start, data, length);
-        if (found == expected)
-            continue;
-        fprintf(stderr, "%s, %zu bytes: %08x, not %08x\n", ways[i].name, length, found,
-                expected);
+        if (found == expected) continue;
+        fprintf(stderr, "%s, %zu bytes: %08x, not %08x\n", ways[i].name, length, found, expected);
         exit(1);
     }
 }
 
-static void check_vectors(void)
-{
+static void check_vectors(void) {
     static const struct {
         const char *data;
         size_t length;
@@ -65,8 +57,7 @@ static void check_vectors(void)
 }
 
 /* Every length at every alignment, at the end of its memory: ASan sees a read behind it. */
-static void check_small(uint64_t *state)
-{
+static void check_small(uint64_t *state) {
     uint8_t *bytes = random_bytes(state, LENGTH_MAX + 1);
     for (size_t alignment = 0; alignment < 16; alignment++) {
         uint32_t start = (uint32_t)next_random(state), expected = start;
@@ -83,8 +74,7 @@ static void check_small(uint64_t *state)
 }
 
 /* Lengths around multiples of the sizes of the parts, in one piece and in two. */
-static void check_large(uint64_t *state)
-{
+static void check_large(uint64_t *state) {
     static const size_t parts[] = {8, 256, 768, 1024, 3072, 4096, 12288, 24576};
     for (int run = 0; run < LARGE_RUNS; run++) {
         size_t part = parts[next_random(state) % COUNT(parts)];
@@ -104,8 +94,7 @@ static void check_large(uint64_t *state)
     }
 }
 
-int main(int count, char **arguments)
-{
+int main(int count, char **arguments) {
     uint64_t state = count > 1 ? strtoull(arguments[1], NULL, 10) : 1;
     check_vectors();
     check_small(&state);

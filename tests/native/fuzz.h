@@ -30,8 +30,7 @@ int main(int count, char **arguments) {
 }
 
 /* Change something anywhere in a text, with one of some words. */
-static inline void mutate(growing *text, const char *const words[], size_t count,
-                          uint64_t *state) {
+static inline void mutate(growing *text, const char *const words[], size_t count, uint64_t *state) {
     size_t at = next_random(state) % (text->length + 1);
     const char *word = words[next_random(state) % count];
     char piece[300];
@@ -40,15 +39,9 @@ static inline void mutate(growing *text, const char *const words[], size_t count
     case 0:
         if (at < text->length) text->at[at] ^= (char)(1 << next_random(state) % 8);
         break;
-    case 1:
-        replace_bytes(text, at, 0, word, strlen(word));
-        break;
-    case 2:
-        replace_bytes(text, at, strlen(word), word, strlen(word));
-        break;
-    case 3:
-        replace_bytes(text, at, next_random(state) % 20, "", 0);
-        break;
+    case 1: replace_bytes(text, at, 0, word, strlen(word)); break;
+    case 2: replace_bytes(text, at, strlen(word), word, strlen(word)); break;
+    case 3: replace_bytes(text, at, next_random(state) % 20, "", 0); break;
     case 4: /* A part of it again, elsewhere. */
         length = length < text->length - at ? length : text->length - at;
         memcpy(piece, text->at + at, length);

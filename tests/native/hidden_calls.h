@@ -29,8 +29,8 @@ static inline ssize_t hidden_pread_cached(void *context, int fd, void *buffer, s
     return -1;
 }
 
-static inline ssize_t hidden_pwritev(void *context, int fd, const struct iovec *parts,
-                                     int count, off_t offset) {
+static inline ssize_t hidden_pwritev(void *context, int fd, const struct iovec *parts, int count,
+                                     off_t offset) {
     (void)context;
 #ifdef __SANITIZE_THREAD__
     return syscall(SYS_pwritev, fd, parts, (long)count, offset, 0l);

@@ -37,8 +37,8 @@ typedef struct {
 } input;
 
 typedef struct {
-    int peer;                   /* our end; -1: none */
-    uint8_t bytes[1 << 16];     /* commands that were received and not answered */
+    int peer;               /* our end; -1: none */
+    uint8_t bytes[1 << 16]; /* commands that were received and not answered */
     size_t used;
 } peer;
 
@@ -48,7 +48,7 @@ static peer peers[SERVERS];
 static int waiting[OWNERS];
 static vc_loop loop;
 static bool may_nest;
-static bool has_lied;            /* a server has sent what is no reply of memcached */
+static bool has_lied; /* a server has sent what is no reply of memcached */
 
 static unsigned take(unsigned limit) {
     uint8_t byte = in->at < in->length ? in->data[in->at++] : 0;
@@ -115,8 +115,7 @@ static void check_parser(const uint8_t *data, size_t length, const uint8_t *name
         vc_hot_reply cut = vc_hot_parse(data, part, name, RECORD_MAX);
         if (cut.result == VC_HOT_MORE) continue;
         CHECK(cut.result == whole.result);
-        CHECK(cut.result == VC_HOT_PROTOCOL ||
-              (cut.length == whole.length && cut.length <= part));
+        CHECK(cut.result == VC_HOT_PROTOCOL || (cut.length == whole.length && cut.length <= part));
     }
 }
 

@@ -43,27 +43,28 @@ enum {
 
 /* What one run of a stream depends on, and what it has shown. */
 typedef struct {
-    bool is_cut;                /* and its records may not be in memory */
-    bool has_failures;          /* of malloc: replies are not compared */
-    uint64_t state;             /* of the random numbers */
+    bool is_cut;       /* and its records may not be in memory */
+    bool has_failures; /* of malloc: replies are not compared */
+    uint64_t state;    /* of the random numbers */
     vc_http *http;
     vc_http_stream stream;
-    growing shown;              /* replies, and what is forwarded */
-    growing told;               /* what events and log lines say */
+    growing shown; /* replies, and what is forwarded */
+    growing told;  /* what events and log lines say */
     vc_http_counts counts;
     vc_store_counts of_store;
-    uint64_t forward_left;      /* bytes of a body that is forwarded */
+    uint64_t forward_left; /* bytes of a body that is forwarded */
 } run;
 
 static run *current;
-static int kept;                /* blocks of memory */
+static int kept; /* blocks of memory */
 static uint64_t streams, executed, forwarded, cold, flushed, synced, sent_later, logged;
 static vc_log *access_log;
 
 /* --- What the executor calls ------------------------------------------------------------ */
 
 static bool is_cold(void) {
-    return current->is_cut && !current->stream.base.is_read && next_random(&current->state) % 4 == 0;
+    return current->is_cut && !current->stream.base.is_read &&
+           next_random(&current->state) % 4 == 0;
 }
 
 static void *test_realloc(void *memory, size_t bytes) {
@@ -127,8 +128,7 @@ static void read_record(vc_stream *stream) {
 static void store_value(vc_stream *stream, const char *data, size_t length) {
     vc_put *put = &stream->put, *puts[] = {put};
     const char *value = (const char *)put->value;
-    CHECK(!put->record.length ||
-          (value >= data && value + put->record.length <= data + length));
+    CHECK(!put->record.length || (value >= data && value + put->record.length <= data + length));
     CHECK(vc_core_group_commit(test_core, puts, 1) == 1);
     stream->waited = VC_WAITED_PUT;
     synced++;
@@ -190,8 +190,8 @@ static size_t execute(char *data, size_t length, vc_out *out, bool *ends) {
         char *copy = copied(data + at, left);
         bool had_memory = this->stream.has_memory;
         vc_step step = vc_http_protocol.execute(this->http, stream, copy, left, &used, out);
-        size_t interim = step == VC_STEP_MORE || step == VC_STEP_FORWARD
-                             ? total_of(out) - before : 0;
+        size_t interim = step == VC_STEP_MORE || step == VC_STEP_FORWARD ? total_of(out) - before
+                                                                         : 0;
         CHECK(used <= left && (!interim || interim == 25));
         stream->waited = VC_WAITED_NOT;
         take_events();
@@ -202,16 +202,12 @@ static size_t execute(char *data, size_t length, vc_out *out, bool *ends) {
         at += used;
         if (interim || step == VC_STEP_VALUE || step == VC_STEP_FORWARD) flush(out, interim);
         switch (step) {
-        case VC_STEP_MORE:
-            CHECK(stream->needed > length - at);
-            return at;
+        case VC_STEP_MORE: CHECK(stream->needed > length - at); return at;
         case VC_STEP_MEMORY:
             CHECK(!had_memory && stream->reserve);
             stream->waited = VC_WAITED_MEMORY;
             break;
-        case VC_STEP_DISK:
-            read_record(stream);
-            break;
+        case VC_STEP_DISK: read_record(stream); break;
         case VC_STEP_VALUE:
             send_value(stream);
             *ends = stream->closes;
@@ -231,8 +227,7 @@ static size_t execute(char *data, size_t length, vc_out *out, bool *ends) {
             *ends = stream->closes;
             executed++;
             break;
-        default:
-            CHECK(step == VC_STEP_TOGETHER);
+        default: CHECK(step == VC_STEP_TOGETHER);
         }
         if (this->is_cut && next_random(&this->state) % 4 == 0) flush(out, 0);
     }
@@ -340,29 +335,30 @@ static uint64_t state;
 
 static uint64_t pick(uint64_t end) { return next_random(&state) % end; }
 
-#define ONE_OF(...) \
-    ((const char *const[]){__VA_ARGS__}[pick(sizeof((const char *const[]){__VA_ARGS__}) / \
-                                             sizeof(char *))])
+#define ONE_OF(...)         \
+    ((const char *const[]){ \
+        __VA_ARGS__}[pick(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))])
 
 static void add_value(growing *to, size_t size) {
     for (size_t i = 0; i < size; i++) add_bytes(to, pick(50) ? "v" : "\r\n" + pick(2), 1);
 }
 
 static void add_field(growing *to) {
-    add_text(to, ONE_OF("Range: bytes=0-1", "Range: bytes=3-", "Range: bytes=-4", "Range: bytes=9-9",
-                        "Range: bytes=10-", "Range: bytes=0-0,2-3", "If-Match: *", "If-Match: \"x\"",
-                        "If-None-Match: *", "If-None-Match: \"x\", W/\"y\"",
-                        "If-Modified-Since: Fri, 15 Jan 2027 07:59:55 GMT",
-                        "If-Modified-Since: Fri, 15 Jan 2027 07:00:00 GMT",
-                        "If-Unmodified-Since: Fri, 15 Jan 2027 07:59:55 GMT",
-                        "If-Unmodified-Since: Fri, 15 Jan 2027 07:00:00 GMT", "If-Range: \"x\"",
-                        "Cache-Control: max-age=60, public", "Cache-Control: no-cache",
-                        "Cache-Control: max-age=0", "Expires: Sat, 16 Jan 2027 00:00:00 GMT",
-                        "Expires: 0", "Authorization: Bearer t", "Authorization: Basic OnQ=",
-                        "Authorization: Bearer x", "Content-Type: a/b", "Content-Encoding: gzip",
-                        "Origin: http://page", "Expect: 100-continue", "Connection: close",
-                        "Service-Worker: script", "Content-Range: x", "Referer: http://a/\"\\\xe9 b",
-                        "User-Agent: ", "X-Forwarded-For: 1.1.1.1"));
+    add_text(to,
+             ONE_OF("Range: bytes=0-1", "Range: bytes=3-", "Range: bytes=-4", "Range: bytes=9-9",
+                    "Range: bytes=10-", "Range: bytes=0-0,2-3", "If-Match: *", "If-Match: \"x\"",
+                    "If-None-Match: *", "If-None-Match: \"x\", W/\"y\"",
+                    "If-Modified-Since: Fri, 15 Jan 2027 07:59:55 GMT",
+                    "If-Modified-Since: Fri, 15 Jan 2027 07:00:00 GMT",
+                    "If-Unmodified-Since: Fri, 15 Jan 2027 07:59:55 GMT",
+                    "If-Unmodified-Since: Fri, 15 Jan 2027 07:00:00 GMT", "If-Range: \"x\"",
+                    "Cache-Control: max-age=60, public", "Cache-Control: no-cache",
+                    "Cache-Control: max-age=0", "Expires: Sat, 16 Jan 2027 00:00:00 GMT",
+                    "Expires: 0", "Authorization: Bearer t",
+                    "Authorization: Basic OnQ=", "Authorization: Bearer x", "Content-Type: a/b",
+                    "Content-Encoding: gzip", "Origin: http://page", "Expect: 100-continue",
+                    "Connection: close", "Service-Worker: script", "Content-Range: x",
+                    "Referer: http://a/\"\\\xe9 b", "User-Agent: ", "X-Forwarded-For: 1.1.1.1"));
     add_text(to, "\r\n");
 }
 
@@ -386,8 +382,8 @@ static void add_request(growing *to) {
     size_t size = pick(20) ? pick(40) : pick(9000);
     if (pick(20000) == 0) size = VC_HTTP_COLLECTED_BYTES + 1;
     snprintf(line, sizeof line, "%s %s%s HTTP/1.%d\r\nHost: h\r\n", method,
-             ONE_OF("/a", "/a", "/b.txt", "/c", "/old", "/large", "/none", "/%61", "/a/../b", "/-/x",
-                    "/new"),
+             ONE_OF("/a", "/a", "/b.txt", "/c", "/old", "/large", "/none", "/%61", "/a/../b",
+                    "/-/x", "/new"),
              pick(9) ? "" : "?q", pick(9) ? 1 : 0);
     add_text(to, line);
     for (uint64_t fields = pick(2) ? 0 : pick(4); fields; fields--) add_field(to);

@@ -40,10 +40,10 @@ static const vc_clocks test_clocks = {store_us, machine_us, &store_clock};
 
 /* --- The values ------------------------------------------------------------------------- */
 
-static uint64_t stored_us;     /* of the last value */
+static uint64_t stored_us; /* of the last value */
 
 static void put_value(const char *key, const char *type, const char *value, size_t length,
-                  uint64_t lives_ms) {
+                      uint64_t lives_ms) {
     vc_put put = {
         .record.key_length = (uint16_t)strlen(key),
         .record.type_length = (uint8_t)strlen(type),

@@ -132,8 +132,9 @@ static void test_requests(void) {
         const char *line = REQUESTS[i].line, *fields = REQUESTS[i].fields;
         bool is_put = !memcmp(line, "PUT", 3);
         fill_store(false, false);
-        const char *body = !is_put ? "" : strstr(fields, "chunked") ? "1;x\r\na\r\n02\r\nbc\r\n0\r\n\r\n"
-                                                                    : "abc";
+        const char *body = !is_put                     ? ""
+                           : strstr(fields, "chunked") ? "1;x\r\na\r\n02\r\nbc\r\n0\r\n\r\n"
+                                                       : "abc";
         vc_step step = execute(make(line, fields, body));
         CHECK(step == (REQUESTS[i].is_forwarded ? VC_STEP_FORWARD : VC_STEP_NEXT));
     }

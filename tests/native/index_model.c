@@ -36,9 +36,7 @@ static int test_munmap(void *at, size_t bytes) {
     return munmap(at, bytes);
 }
 
-static void *test_malloc(size_t bytes) {
-    return is_refusing() ? NULL : malloc(bytes);
-}
+static void *test_malloc(size_t bytes) { return is_refusing() ? NULL : malloc(bytes); }
 
 static void *test_calloc(size_t count, size_t bytes) {
     return is_refusing() ? NULL : calloc(count, bytes);
@@ -63,9 +61,7 @@ enum { KEYS_MAX = 6000, CHANGES_MAX = 6000 };
 
 static const uint8_t *input, *input_end;
 
-static uint32_t byte(void) {
-    return input < input_end ? *input++ : 0;
-}
+static uint32_t byte(void) { return input < input_end ? *input++ : 0; }
 
 static uint32_t number(void) {
     uint32_t low = byte();
@@ -88,8 +84,8 @@ typedef struct {
 } model_key;
 
 static vc_index *ix;
-static vc_shared *shared;       /* NULL: the index has mappings of its own */
-static vc_guest *guest;         /* maps it */
+static vc_shared *shared; /* NULL: the index has mappings of its own */
+static vc_guest *guest;   /* maps it */
 static vc_sharing sharing;
 static model_key keys[KEYS_MAX];
 static uint32_t key_count;
@@ -97,15 +93,15 @@ static uint32_t volumes, live_slots[65536], live_count;
 static vc_live *slot_live;
 static bool *slot_is_live;
 static unsigned *slot_ring;
-static uint64_t *slot_from;     /* hits count when the clock has passed their offset by this */
+static uint64_t *slot_from; /* hits count when the clock has passed their offset by this */
 static uint64_t clocks[VC_RINGS];
 static uint64_t offset_max;
 static int types_known[VC_TYPES_KNOWN], types_count;
 
-static bool has_refusals;       /* this run has times without memory */
+static bool has_refusals; /* this run has times without memory */
 static bool refuses_now;
-static int refuses_later = -1;  /* after that many calls */
-static uint64_t displaced;      /* that the model knows of */
+static int refuses_later = -1; /* after that many calls */
+static uint64_t displaced;     /* that the model knows of */
 static uint64_t operations;
 
 static bool is_refusing(void) {
@@ -136,10 +132,10 @@ static int noted_types(int types) {
     return types_known[types_count++] = types;
 }
 
-static void remember(model_key *key, uint32_t slot, uint64_t offset, uint64_t size,
-                     int types, bool is_tombstone) {
+static void remember(model_key *key, uint32_t slot, uint64_t offset, uint64_t size, int types,
+                     bool is_tombstone) {
     forget(key);
-    *key = (model_key){key->fingerprint, true, is_tombstone, slot, offset, size, 0,
+    *key = (model_key){key->fingerprint,   true, is_tombstone, slot, offset, size, 0,
                        noted_types(types), 0};
     if (!is_tombstone) {
         slot_live[slot].records++;
@@ -304,19 +300,14 @@ static uint64_t random_offset(void) {
     return 1 + random_number() % offset_max;
 }
 
-static uint64_t random_size(void) {
-    return 1 + (random_number() >> 33 >> random_number() % 31);
-}
+static uint64_t random_size(void) { return 1 + (random_number() >> 33 >> random_number() % 31); }
 
-static uint32_t random_slot(void) {
-    return live_slots[random_number() % live_count];
-}
+static uint32_t random_slot(void) { return live_slots[random_number() % live_count]; }
 
 static void set_key(model_key *key, bool is_tombstone, int types) {
     uint32_t slot = random_slot();
     uint64_t offset = random_offset(), size = random_size();
-    bool is_kept = vc_index_set(ix, key->fingerprint, slot, offset, size, types,
-                                is_tombstone);
+    bool is_kept = vc_index_set(ix, key->fingerprint, slot, offset, size, types, is_tombstone);
     remember(key, slot, offset, size, types, is_tombstone);
     CHECK(is_kept == (stats_now().displaced == displaced));
     reconcile(false);
@@ -339,11 +330,10 @@ static void set_many(size_t count, unsigned deletions) {
     }
     for (size_t i = 0; i < count; i++) {
         if (copy[i].size == VC_TOMBSTONE)
-            remember(&keys[which[i]], copy[i].slot, copy[i].offset, 1, VC_TYPES_UNKNOWN,
-                     true);
+            remember(&keys[which[i]], copy[i].slot, copy[i].offset, 1, VC_TYPES_UNKNOWN, true);
         else
-            remember(&keys[which[i]], copy[i].slot, copy[i].offset, copy[i].size,
-                     VC_TYPES_UNKNOWN, false);
+            remember(&keys[which[i]], copy[i].slot, copy[i].offset, copy[i].size, VC_TYPES_UNKNOWN,
+                     false);
     }
     reconcile(true);
     for (size_t i = 0; i < count; i++) check_key(&keys[which[i]]);
@@ -380,13 +370,14 @@ static void add_volume(void) {
     CHECK(slot < ix->slots && !slot_is_live[slot]);
     CHECK(vc_index_ring(ix, slot) == VC_MAIN);
     slot_is_live[slot] = true;
-    if (shared) vc_shared_slots(shared)[slot] = (vc_shared_slot){.volume = (uint16_t)slot, .count = 1};
+    if (shared)
+        vc_shared_slots(shared)[slot] = (vc_shared_slot){.volume = (uint16_t)slot, .count = 1};
     slot_ring[slot] = VC_MAIN;
     slot_from[slot] = 0;
     if (random_number() % 2) set_age(slot);
     live_slots[live_count++] = slot;
     CHECK(ix->slot_counts[slot].entries == 0);
-    if (slot % 4 == 0) check_everything();      /* that there is indeed no entry of it */
+    if (slot % 4 == 0) check_everything(); /* that there is indeed no entry of it */
 }
 
 static void reclaim(uint32_t choice) {
@@ -420,7 +411,7 @@ static uint64_t other_word(const model_key *key, bool is_right) {
 }
 
 static void bury_key(model_key *key, bool is_right) {
-    hit_key(key);       /* sets `word` */
+    hit_key(key); /* sets `word` */
     bool is_buried = vc_index_bury(ix, key->fingerprint, other_word(key, is_right));
     CHECK(is_buried == (key->is_present && is_right));
     if (is_buried) {
@@ -433,7 +424,7 @@ static void bury_key(model_key *key, bool is_right) {
 }
 
 static void move_key(model_key *key, bool is_right, unsigned hits) {
-    hit_key(key);       /* sets `word` */
+    hit_key(key); /* sets `word` */
     uint32_t slot = random_slot();
     uint64_t offset = random_offset();
     uint64_t word = other_word(key, is_right);
@@ -492,58 +483,44 @@ static void operate(void) {
     operations++;
     if (live_count == 0) add_volume();
     switch (operation) {
-    case 0: case 1: case 2:
-        set_key(key, false, (int)(byte() % 24) - 1);
-        break;
-    case 3:
-        set_key(key, true, VC_TYPES_UNKNOWN);
-        break;
-    case 4: case 5: case 6: case 7: case 8:
+    case 0:
+    case 1:
+    case 2: set_key(key, false, (int)(byte() % 24) - 1); break;
+    case 3: set_key(key, true, VC_TYPES_UNKNOWN); break;
+    case 4:
+    case 5:
+    case 6:
+    case 7:
+    case 8:
         for (uint32_t i = byte() % 6; i > 0; i--) hit_key(key);
         break;
-    case 9: case 10:
-        set_types(key, operation == 9, (int)(byte() % 24) - 1);
-        break;
-    case 11:
-        add_volume();
-        break;
-    case 12:
-        reclaim(byte());
-        break;
-    case 13:
-        vc_index_sweep(ix, number());
-        break;
-    case 14:
-        sweep_all(1 + number() * 16);
-        break;
-    case 15:
-        set_many(1 + (number() % CHANGES_MAX >> byte() % 8), byte() % 5);
-        break;
+    case 9:
+    case 10: set_types(key, operation == 9, (int)(byte() % 24) - 1); break;
+    case 11: add_volume(); break;
+    case 12: reclaim(byte()); break;
+    case 13: vc_index_sweep(ix, number()); break;
+    case 14: sweep_all(1 + number() * 16); break;
+    case 15: set_many(1 + (number() % CHANGES_MAX >> byte() % 8), byte() % 5); break;
     case 16:
         if (has_refusals) refuses_later = (int)byte() % 4;
         break;
     case 17:
         if (has_refusals) refuses_now = byte() & 1;
         break;
-    case 18:        /* many keys one after the other, then some of them again */
+    case 18: /* many keys one after the other, then some of them again */
         for (uint32_t i = 0, count = number() % key_count >> byte() % 8; i < count; i++)
             set_key(&keys[(i + (uint32_t)(key - keys)) % key_count], i % 16 == 0, -1);
         break;
-    case 19: case 20:
-        bury_key(key, operation == 19);
-        break;
-    case 21: case 22:
-        move_key(key, operation == 21, byte() % 4);
-        break;
-    case 23:
-        visit_slot();
-        break;
+    case 19:
+    case 20: bury_key(key, operation == 19); break;
+    case 21:
+    case 22: move_key(key, operation == 21, byte() % 4); break;
+    case 23: visit_slot(); break;
     case 24:
         advance(key);
         hit_key(key);
         break;
-    default:
-        check_everything();
+    default: check_everything();
     }
 }
 
@@ -566,16 +543,13 @@ static uint64_t random_fingerprint(uint32_t kind, uint32_t i) {
     uint64_t r = random_number(), tag = r & (((uint64_t)1 << VC_TAG_BITS) - 1);
     uint64_t few = segments[(r >> 40) % 11];
     switch (kind) {
-    case 0:
-        return r >> 15;
-    case 1:         /* one large segment */
-        return (uint64_t)16 << VC_TAG_BITS | tag;
-    case 2:         /* few segments */
-        return few << VC_TAG_BITS | tag;
-    case 3:         /* equal lower halves of tags */
+    case 0: return r >> 15;
+    case 1: /* one large segment */ return (uint64_t)16 << VC_TAG_BITS | tag;
+    case 2: /* few segments */ return few << VC_TAG_BITS | tag;
+    case 3: /* equal lower halves of tags */
         if (r >> 60 < 8) return few << VC_TAG_BITS | (r & 15) << 32 | lows[r >> 4 & 3];
         return few << VC_TAG_BITS | tag;
-    default:        /* up to 500 keys with one first bucket: its count of 255 overflows */
+    default: /* up to 500 keys with one first bucket: its count of 255 overflows */
         if (i < 500) return (uint64_t)3 << VC_TAG_BITS | i;
         return (uint64_t)3 << VC_TAG_BITS | tag;
     }
@@ -585,9 +559,8 @@ static void make_keys(uint32_t kind) {
     key_count = 1 + number() % KEYS_MAX;
     if (kind == 4) key_count = KEYS_MAX;
     memset(keys, 0, sizeof keys);
-    for (uint32_t i = 0; i < key_count; i++)
-        keys[i].fingerprint = random_fingerprint(kind, i);
-    if (kind == 4) {    /* the large segment first: at half its load nothing grows */
+    for (uint32_t i = 0; i < key_count; i++) keys[i].fingerprint = random_fingerprint(kind, i);
+    if (kind == 4) { /* the large segment first: at half its load nothing grows */
         for (uint32_t i = 0; i < 500; i++) swap_keys(&keys[i], &keys[key_count - 1 - i]);
         return;
     }
@@ -598,16 +571,13 @@ static void make_keys(uint32_t kind) {
             keys[distinct++] = keys[i];
     key_count = distinct;
     /* In order of fingerprints, keys set one after the other would share a first bucket. */
-    for (uint32_t i = key_count; i-- > 1;)
-        swap_keys(&keys[i], &keys[random_number() % (i + 1)]);
+    for (uint32_t i = key_count; i-- > 1;) swap_keys(&keys[i], &keys[random_number() % (i + 1)]);
 }
 
 static void make_index(void) {
     static const uint8_t hash_key[16] = "0123456789abcdef";
-    static const uint32_t choices[] = {1, 2, 3, 7, 40, 300, 5, 4, 1, 2, 3, 8, 20,
-                                       33, 17, 65536};
-    static const uint64_t sizes[] = {(uint64_t)1 << 24, 20000000, (uint64_t)1 << 31,
-                                     1000000000};
+    static const uint32_t choices[] = {1, 2, 3, 7, 40, 300, 5, 4, 1, 2, 3, 8, 20, 33, 17, 65536};
+    static const uint64_t sizes[] = {(uint64_t)1 << 24, 20000000, (uint64_t)1 << 31, 1000000000};
     volumes = choices[byte() % 16];
     uint64_t volume_bytes = sizes[byte() % 4];
     offset_max = ((uint64_t)1 << bits_for(volume_bytes)) - 1;

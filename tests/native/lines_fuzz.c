@@ -10,7 +10,7 @@
 
 #include <inttypes.h>
 
-#define OFFSET_END 10000000000000u      /* 13 digits */
+#define OFFSET_END 10000000000000u /* 13 digits */
 
 typedef struct {
     uint8_t *key;
@@ -23,18 +23,15 @@ typedef struct {
     entry *at;
     size_t count;
     size_t room;
-    size_t limit;       /* stop after this many */
+    size_t limit; /* stop after this many */
 } entry_list;
 
 static const vc_segment SEGMENTS[] = {{200, 0xaaaaaaaaaaaaaaaa}, {900, 1}, {5000, 2}};
 static uint64_t files_read, entries_read, damaged, of_copy;
 
-static bool take(void *context, const uint8_t *key, size_t length, uint64_t offset,
-                 uint64_t size)
-{
+static bool take(void *context, const uint8_t *key, size_t length, uint64_t offset, uint64_t size) {
     entry_list *list = context;
-    if (list->count == list->limit)
-        return false;
+    if (list->count == list->limit) return false;
     if (list->count == list->room) {
         list->room = 2 * list->room + 16;
         list->at = realloc(list->at, list->room * sizeof *list->at);
@@ -46,16 +43,13 @@ static bool take(void *context, const uint8_t *key, size_t length, uint64_t offs
     return true;
 }
 
-static void clear(entry_list *list)
-{
-    for (size_t i = 0; i < list->count; i++)
-        free(list->at[i].key);
+static void clear(entry_list *list) {
+    for (size_t i = 0; i < list->count; i++) free(list->at[i].key);
     free(list->at);
     *list = (entry_list){.limit = SIZE_MAX};
 }
 
-static vc_lines reader(bool has_segments)
-{
+static vc_lines reader(bool has_segments) {
     vc_lines lines = {.volume_end = 64};
     if (has_segments) {
         lines.segments = SEGMENTS;
@@ -65,8 +59,7 @@ static vc_lines reader(bool has_segments)
 }
 
 static vc_lines read_whole(const uint8_t *data, size_t length, bool has_segments,
-                           entry_list *list)
-{
+                           entry_list *list) {
     vc_lines lines = reader(has_segments);
     uint8_t *copy = copied(data, length);
     size_t used = vc_lines_read(&lines, copy, length, take, list);
@@ -76,9 +69,8 @@ static vc_lines read_whole(const uint8_t *data, size_t length, bool has_segments
 }
 
 /* As a caller does it: a piece is made longer if no block of it was used. */
-static vc_lines read_pieces(const uint8_t *data, size_t length, bool has_segments,
-                            uint64_t *state, entry_list *list)
-{
+static vc_lines read_pieces(const uint8_t *data, size_t length, bool has_segments, uint64_t *state,
+                            entry_list *list) {
     vc_lines lines = reader(has_segments);
     size_t at = 0, piece = 0;
     while (at + piece < length) {
@@ -95,8 +87,7 @@ static vc_lines read_pieces(const uint8_t *data, size_t length, bool has_segment
     return lines;
 }
 
-static void check_same(const vc_lines *a, const vc_lines *b)
-{
+static void check_same(const vc_lines *a, const vc_lines *b) {
     CHECK(a->file_end == b->file_end && a->volume_end == b->volume_end);
     CHECK(a->entries == b->entries && a->last_offset == b->last_offset);
     CHECK(a->checksum == b->checksum && a->has_checksum == b->has_checksum);
@@ -105,8 +96,7 @@ static void check_same(const vc_lines *a, const vc_lines *b)
 }
 
 /* Write an entry as a file of one block: it is read as it was. */
-static void check_encoding(const entry *expected)
-{
+static void check_encoding(const entry *expected) {
     size_t room = VC_LINE_BYTES_MAX(expected->length);
     char *text = allocated(room + 64);
     size_t line = vc_line_encode(text, expected->key, expected->length, expected->offset,
@@ -126,8 +116,7 @@ static void check_encoding(const entry *expected)
     free(text);
 }
 
-static void check_entries(const vc_lines *lines, const entry_list *list)
-{
+static void check_entries(const vc_lines *lines, const entry_list *list) {
     uint64_t last = 0;
     CHECK(lines->entries == list->count);
     for (size_t i = 0; i < list->count; i++) {
@@ -142,8 +131,7 @@ static void check_entries(const vc_lines *lines, const entry_list *list)
     CHECK(lines->last_offset == last);
 }
 
-static void check_file(const uint8_t *data, size_t length, uint64_t *state)
-{
+static void check_file(const uint8_t *data, size_t length, uint64_t *state) {
     for (int has_segments = 0; has_segments < 2; has_segments++) {
         entry_list whole = {.limit = SIZE_MAX}, pieces = whole, some = whole;
         vc_lines lines = read_whole(data, length, has_segments, &whole);
@@ -175,16 +163,14 @@ static void check_file(const uint8_t *data, size_t length, uint64_t *state)
 }
 
 /* Write the right checksum into each line that looks like a checkpoint. */
-static void fix_checksums(uint8_t *data, size_t length)
-{
+static void fix_checksums(uint8_t *data, size_t length) {
     static const char start[] = "# checkpoint ";
     const size_t start_length = sizeof start - 1;
     uint32_t crc = 0;
     size_t done = 0;
     for (size_t line = 0; line < length;) {
         const uint8_t *newline = memchr(data + line, '\n', length - line);
-        if (!newline)
-            return;
+        if (!newline) return;
         size_t end = (size_t)(newline - data);
         if (end - line > start_length + 8 && !memcmp(data + line, start, start_length)) {
             char digits[9];
@@ -197,8 +183,7 @@ static void fix_checksums(uint8_t *data, size_t length)
     }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length)
-{
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
     uint64_t state = vc_crc32c(0, data, length);
     check_file(data, length, &state);
     uint8_t *fixed = copied(data, length);
@@ -226,20 +211,51 @@ static const char *const SAMPLES[] = {
 };
 
 static const char *const WORDS[] = {
-    " ", "\n", "\r", "\t", "#", "%", "%4", "%41", "%%", "0", "00", "64", "63", "9",
-    "99999999", "-1", "+5", "1_0", "\n\n", " 64 70\n", "k 64 70\n", "k 0 0\n", "# ", "#\n",
-    "#x 64 70\n", " 9999999999", " 9999999999999", " 10000000000", " 00000000000064",
-    "\xff", "open", "sealed",
-    "# checkpoint 64 open 00000000\n", "# checkpoint 1075 sealed 00000000\n",
-    "# checkpoint 5000 open 00000000\n", "# from 200 salt aaaaaaaaaaaaaaaa\n",
-    "# from 900 salt 0000000000000001\n", "# from 5000 salt 0000000000000002\n", "", "",
+    " ",
+    "\n",
+    "\r",
+    "\t",
+    "#",
+    "%",
+    "%4",
+    "%41",
+    "%%",
+    "0",
+    "00",
+    "64",
+    "63",
+    "9",
+    "99999999",
+    "-1",
+    "+5",
+    "1_0",
+    "\n\n",
+    " 64 70\n",
+    "k 64 70\n",
+    "k 0 0\n",
+    "# ",
+    "#\n",
+    "#x 64 70\n",
+    " 9999999999",
+    " 9999999999999",
+    " 10000000000",
+    " 00000000000064",
+    "\xff",
+    "open",
+    "sealed",
+    "# checkpoint 64 open 00000000\n",
+    "# checkpoint 1075 sealed 00000000\n",
+    "# checkpoint 5000 open 00000000\n",
+    "# from 200 salt aaaaaaaaaaaaaaaa\n",
+    "# from 900 salt 0000000000000001\n",
+    "# from 5000 salt 0000000000000002\n",
+    "",
+    "",
 };
 /* Add many entries, or a key about as long as the longest one, to the last block. */
-static void enlarge(growing *file, uint64_t *state)
-{
+static void enlarge(growing *file, uint64_t *state) {
     size_t line = file->length - 1;
-    while (line > 0 && file->at[line - 1] != '\n')
-        line--;
+    while (line > 0 && file->at[line - 1] != '\n') line--;
     if (next_random(state) % 2) {
         for (uint64_t left = next_random(state) % 1500; left; left--) {
             const char *text = left % 3 ? "a%20 64 0\n" : "b 70 1\n";
@@ -250,30 +266,27 @@ static void enlarge(growing *file, uint64_t *state)
         static uint8_t key[200000];
         bool is_encoded = next_random(state) % 2;
         size_t count = 65535 - 3 + next_random(state) % 6;
-        for (size_t i = 0; i < sizeof key; i++)
-            key[i] = (uint8_t)(is_encoded ? "%41"[i % 3] : 'k');
+        for (size_t i = 0; i < sizeof key; i++) key[i] = (uint8_t)(is_encoded ? "%41"[i % 3] : 'k');
         replace_bytes(file, line, 0, " 64 0\n", 6);
         replace_bytes(file, line, 0, key, is_encoded ? 3 * count : count);
     }
 }
 
-static void run_random(double seconds, uint64_t seed)
-{
+static void run_random(double seconds, uint64_t seed) {
     growing file = {0};
     uint64_t runs = 0, state = seed;
     for (time_t start = time(NULL); difftime(time(NULL), start) < seconds; runs++) {
         const char *text = SAMPLES[next_random(&state) % COUNT(SAMPLES)];
         file.length = 0;
         add_text(&file, text);
-        if (next_random(&state) % 200 == 0)
-            enlarge(&file, &state);
+        if (next_random(&state) % 200 == 0) enlarge(&file, &state);
         fix_checksums((uint8_t *)file.at, file.length);
         for (uint64_t left = next_random(&state) % 6; left; left--)
             mutate(&file, WORDS, COUNT(WORDS), &state);
         LLVMFuzzerTestOneInput((const uint8_t *)file.at, file.length);
     }
-    printf("%" PRIu64 " runs, %" PRIu64 " files, %" PRIu64 " entries, %" PRIu64
-           " damaged, %" PRIu64 " of a copy\n",
+    printf("%" PRIu64 " runs, %" PRIu64 " files, %" PRIu64 " entries, %" PRIu64 " damaged, %" PRIu64
+           " of a copy\n",
            runs, files_read, entries_read, damaged, of_copy);
     free(file.at);
 }

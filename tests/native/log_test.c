@@ -24,7 +24,7 @@ static const char *taken(vc_log *log, size_t from) {
     return line + from;
 }
 
-enum { TEXT_AT = 41, JSON_AT = 37 };   /* behind "1.1.1.1 - - [...]" and the time */
+enum { TEXT_AT = 41, JSON_AT = 37 }; /* behind "1.1.1.1 - - [...]" and the time */
 
 static void check_line(const vc_log_line *line, const char *text, const char *json) {
     vc_log_add(text_log, line);

@@ -23,14 +23,14 @@
 #include <sys/mman.h>
 
 enum {
-    CLIENTS = 4,                /* threads */
+    CLIENTS = 4, /* threads */
     LOOPS = 3,
     READERS = 2,
-    KEYS = 8,                   /* of each client */
-    COMMANDS = 12,              /* sent at a time, at most */
+    KEYS = 8,      /* of each client */
+    COMMANDS = 12, /* sent at a time, at most */
     VALUE_BYTES_MAX = 3000,
     VOLUME_BYTES = 4 << 20,
-    HELD_BYTES = 16000,          /* and half as many again */
+    HELD_BYTES = 16000, /* and half as many again */
     COMMAND_BYTES_MAX = VALUE_BYTES_MAX + 100,
     REPLY_BYTES_MAX = KEYS * COMMAND_BYTES_MAX,
 };
@@ -46,9 +46,9 @@ typedef struct {
     unsigned number;
     uint64_t random;
     double end;
-    unsigned versions[KEYS];    /* that were sent, of each key; 0: none */
+    unsigned versions[KEYS]; /* that were sent, of each key; 0: none */
     char *replies;
-    size_t length;              /* of replies that have arrived */
+    size_t length; /* of replies that have arrived */
     uint64_t counts[COUNTS];
 } client;
 
@@ -151,7 +151,9 @@ static size_t value_length(unsigned key, unsigned version) {
     return (key * 7919 + version * 104729) % VALUE_BYTES_MAX;
 }
 
-static char value_byte(unsigned key, unsigned version) { return (char)('a' + (key + version) % 26); }
+static char value_byte(unsigned key, unsigned version) {
+    return (char)('a' + (key + version) % 26);
+}
 
 static int connect_client(void) {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
@@ -220,7 +222,10 @@ typedef enum { SET, GET, REPORTS, KINDS } kind;
 
 /* Send some commands, and check the replies. Returns false if the connection has ended. */
 static bool use_connection(client *c, int fd, bool breaks) {
-    struct { kind kind; unsigned key, version; } sent[COMMANDS];
+    struct {
+        kind kind;
+        unsigned key, version;
+    } sent[COMMANDS];
     static _Thread_local char data[COMMANDS * COMMAND_BYTES_MAX];
     unsigned count = 1 + (unsigned)(next_random(&c->random) % COMMANDS);
     size_t length = 0;
@@ -386,10 +391,10 @@ int main(int count, char **arguments) {
     end_reports();
     CHECK(count_commands() == events && total[ENDED] <= of->closed_for_memory + of->closed_idle);
     printf("%" PRIu64 " commands, %" PRIu64 " hits, %" PRIu64 " misses; %" PRIu64
-           " reports, %" PRIu64 " puts by a call; %" PRIu64 " cold; %" PRIu64 " broken off, %" PRIu64
-           " closed; %" PRIu64 " volumes\n",
-           total[ALL], total[HITS], total[MISSES], reports, asked_puts, figures.cold,
-           total[BROKEN], total[ENDED], turns);
+           " reports, %" PRIu64 " puts by a call; %" PRIu64 " cold; %" PRIu64
+           " broken off, %" PRIu64 " closed; %" PRIu64 " volumes\n",
+           total[ALL], total[HITS], total[MISSES], reports, asked_puts, figures.cold, total[BROKEN],
+           total[ENDED], turns);
     CHECK(total[HITS] && total[MISSES] && reports && asked_puts && figures.cold && total[BROKEN]);
     vc_server_free(server);
     vc_readers_free(config.readers);

@@ -20,18 +20,18 @@
 #include <inttypes.h>
 
 enum {
-    CAPACITY = 1 << 16,         /* of the volume */
+    CAPACITY = 1 << 16, /* of the volume */
     ROOM = VC_MC_OUT_BYTES_MIN,
     PIECE_MAX = 40,
 };
 
 /* What one run of a stream depends on, and what it has shown. */
 typedef struct {
-    bool is_cut;                /* and its records may not be in memory */
-    uint64_t state;             /* of the random numbers */
-    growing shown;              /* replies */
-    growing told;               /* what the events say */
-    uint64_t reads, writes, misses;     /* that were counted */
+    bool is_cut;                    /* and its records may not be in memory */
+    uint64_t state;                 /* of the random numbers */
+    growing shown;                  /* replies */
+    growing told;                   /* what the events say */
+    uint64_t reads, writes, misses; /* that were counted */
 } run;
 
 static run *current;
@@ -70,8 +70,7 @@ static size_t test_put_many(vc_core *of, vc_put *const *puts, size_t count) {
 static void store_synced(vc_mc_stream *stream, const char *data, size_t length) {
     vc_put *put = &stream->base.put;
     const char *value = (const char *)put->value;
-    CHECK(!put->record.length ||
-          (value >= data && value + put->record.length <= data + length));
+    CHECK(!put->record.length || (value >= data && value + put->record.length <= data + length));
     CHECK(vc_core_group_commit(test_core, &put, 1) == 1);
     synced++;
 }
@@ -93,8 +92,8 @@ static vc_mc_result answer_get(vc_mc_asked *asked) {
     vc_lookup at;
     const uint8_t *key = (const uint8_t *)asked->key.at;
     if (!vc_core_peek(test_core, key, asked->key.length, &at)) return VC_MC_MISS;
-    vc_status status = vc_core_read(test_core, key, asked->key.length, &at, answered, at.size, NULL, 0,
-                                    &asked->record);
+    vc_status status = vc_core_read(test_core, key, asked->key.length, &at, answered, at.size, NULL,
+                                    0, &asked->record);
     vc_core_end_read(test_core);
     if (status != VC_OK) return VC_MC_FAILED;
     asked->text = (vc_text){(char *)answered + asked->record.prefix, asked->record.length};
@@ -116,7 +115,8 @@ static vc_mc_result answer_delete(vc_mc_asked *asked) {
     bool existed;
     put.key = (const uint8_t *)asked->key.at;
     vc_core_take_deferred(test_core);
-    if (vc_core_delete(test_core, &put, (uint64_t)now_us / 1000, &existed) != VC_OK) return VC_MC_FAILED;
+    if (vc_core_delete(test_core, &put, (uint64_t)now_us / 1000, &existed) != VC_OK)
+        return VC_MC_FAILED;
     current->writes += put.started_ns != 0;
     return existed ? VC_MC_DELETED : VC_MC_NOT_FOUND;
 }
@@ -127,15 +127,11 @@ static vc_mc_result answer(void *context, vc_mc_asked *asked) {
     asked->text = (vc_text){"a reason", 8};
     switch (asked->question) {
     case VC_MC_ASK_GET:
-    case VC_MC_ASK_STAT:
-        return answer_get(asked);
+    case VC_MC_ASK_STAT: return answer_get(asked);
     case VC_MC_ASK_PUT:
-    case VC_MC_ASK_TOUCH:
-        return answer_put(asked);
-    case VC_MC_ASK_DELETE:
-        return answer_delete(asked);
-    case VC_MC_ASK_FLUSH:
-        return asked->exptime ? VC_MC_OK : VC_MC_FORBIDDEN;
+    case VC_MC_ASK_TOUCH: return answer_put(asked);
+    case VC_MC_ASK_DELETE: return answer_delete(asked);
+    case VC_MC_ASK_FLUSH: return asked->exptime ? VC_MC_OK : VC_MC_FORBIDDEN;
     case VC_MC_ASK_TOKEN:
         if (asked->value.length != 4 || memcmp(asked->value.at, WORD, 4)) return VC_MC_DENIED;
         memset(asked->token, 7, sizeof asked->token);
@@ -332,9 +328,9 @@ static uint64_t state;
 
 static uint64_t pick(uint64_t end) { return next_random(&state) % end; }
 
-#define ONE_OF(...) \
-    ((const char *const[]){__VA_ARGS__}[pick(sizeof((const char *const[]){__VA_ARGS__}) / \
-                                             sizeof(char *))])
+#define ONE_OF(...)         \
+    ((const char *const[]){ \
+        __VA_ARGS__}[pick(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))])
 
 static void add_value(growing *to, size_t size) {
     for (size_t i = 0; i < size; i++) add_bytes(to, pick(50) ? "v" : "\r\n" + pick(2), 1);
@@ -366,7 +362,8 @@ static void add_put(growing *to) {
              ONE_OF("", "", " noreply"));
     add_text(to, line);
     if (pick(3)) add_value(to, size);
-    else for (size_t i = 0; i < size; i++) add_text(to, i < 20 ? "7" : " ");
+    else
+        for (size_t i = 0; i < size; i++) add_text(to, i < 20 ? "7" : " ");
     add_text(to, pick(30) ? "\r\n" : "x");
 }
 
@@ -396,8 +393,8 @@ static void add_meta(growing *to) {
     for (uint64_t flags = pick(6); flags; flags--) {
         add_text(to, " ");
         add_text(to, ONE_OF("k", "t", "s", "v", "c", "f", "q", "b", "Oxyz", "T30", "h", "l", "u",
-                            "F9", "ME", "MR", "MA", "MP", "MI", "MD", "C1800000000001000", "C0", "N5",
-                            "N-1", "R60", "J8", "D3", "D18446744073709551615", "vv", "T"));
+                            "F9", "ME", "MR", "MA", "MP", "MI", "MD", "C1800000000001000", "C0",
+                            "N5", "N-1", "R60", "J8", "D3", "D18446744073709551615", "vv", "T"));
     }
     add_text(to, "\r\n");
     if (strcmp(name, "ms")) return;
@@ -420,14 +417,23 @@ static void add_other(growing *to) {
 /* Sizes of extras that are right for most opcodes. */
 static uint8_t extras_of(uint8_t opcode) {
     switch (opcode) {
-    case 1: case 2: case 3: case 0x11: case 0x12: case 0x13:
-        return 8;
-    case 5: case 6: case 0x15: case 0x16:
-        return 20;
-    case 0x1B: case 0x1C: case 0x1D: case 0x1E: case 0x23: case 0x24:
-        return 4;
-    default:
-        return 0;
+    case 1:
+    case 2:
+    case 3:
+    case 0x11:
+    case 0x12:
+    case 0x13: return 8;
+    case 5:
+    case 6:
+    case 0x15:
+    case 0x16: return 20;
+    case 0x1B:
+    case 0x1C:
+    case 0x1D:
+    case 0x1E:
+    case 0x23:
+    case 0x24: return 4;
+    default: return 0;
     }
 }
 
@@ -452,7 +458,8 @@ static void add_binary(growing *to) {
     add_text(to, key);
     if (is_login) add_bytes(to, "a\0u\0word" + (pick(3) == 0), 7);
     else if (pick(3)) add_value(to, size);
-    else for (size_t i = 0; i < size; i++) add_text(to, i < 20 ? "7" : " ");
+    else
+        for (size_t i = 0; i < size; i++) add_text(to, i < 20 ? "7" : " ");
 }
 
 static void make_stream(growing *to) {

@@ -15,7 +15,7 @@
 
 enum {
     FD = 77,
-    INDEX = 78,                 /* the descriptor of an index file, of which nothing is kept */
+    INDEX = 78, /* the descriptor of an index file, of which nothing is kept */
     VOLUME_BYTES = 4 << 20,
 };
 
@@ -25,7 +25,7 @@ static int64_t next_us(void *context);
 static uint8_t *volume;
 static vc_core *test_core;
 static vc_writer writer;
-static int reads;               /* that are not ended */
+static int reads; /* that are not ended */
 
 static ssize_t test_pread(void *context, int fd, void *buffer, size_t length, off_t offset) {
     (void)context;
@@ -35,8 +35,7 @@ static ssize_t test_pread(void *context, int fd, void *buffer, size_t length, of
     return (ssize_t)length;
 }
 
-static ssize_t test_pread_cached(void *context, int fd, void *buffer, size_t length,
-                                 off_t offset) {
+static ssize_t test_pread_cached(void *context, int fd, void *buffer, size_t length, off_t offset) {
     if (is_cold()) {
         errno = EAGAIN;
         return -1;
@@ -67,9 +66,10 @@ static int test_sync(void *context, int fd) {
     return 0;
 }
 
-static const vc_calls calls = {
-    .pread = test_pread, .pread_cached = test_pread_cached, .pwritev = test_pwritev,
-    .fdatasync = test_sync};
+static const vc_calls calls = {.pread = test_pread,
+                               .pread_cached = test_pread_cached,
+                               .pwritev = test_pwritev,
+                               .fdatasync = test_sync};
 
 static bool test_lookup(vc_core *of, const uint8_t *key, size_t length, uint64_t size_max,
                         vc_lookup *found) {

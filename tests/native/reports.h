@@ -9,7 +9,7 @@
 
 static vc_news news;
 static vc_reporter reporters[REPORTERS];
-static uint64_t events;         /* that were taken */
+static uint64_t events; /* that were taken */
 static atomic_bool is_told;
 static pthread_t news_thread;
 

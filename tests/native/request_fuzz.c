@@ -66,8 +66,8 @@ static void check_same_values(const vc_request *a, const vc_request *b) {
 }
 
 /* The head arrives in pieces. */
-static void check_pieces(const char *data, size_t length, vc_head state,
-                         const vc_request *whole, uint64_t *random) {
+static void check_pieces(const char *data, size_t length, vc_head state, const vc_request *whole,
+                         uint64_t *random) {
     static vc_request request;
     size_t scanned = 0, have = 0;
     vc_head now = VC_HEAD_INCOMPLETE;
@@ -87,8 +87,7 @@ static void check_pieces(const char *data, size_t length, vc_head state,
     }
     CHECK(now == state || !length);
     /* One that is too long may be refused for that, or for what is in it. */
-    CHECK(state != VC_HEAD_REFUSED || request.status == whole->status ||
-          length >= VC_HEAD_BYTES);
+    CHECK(state != VC_HEAD_REFUSED || request.status == whole->status || length >= VC_HEAD_BYTES);
 }
 
 static bool is_passed(const vc_field *field) {
@@ -97,10 +96,8 @@ static bool is_passed(const vc_field *field) {
     case VC_FIELD_TRANSFER_ENCODING:
     case VC_FIELD_CONNECTION:
     case VC_FIELD_EXPECT:
-    case VC_FIELD_HOP:
-        return false;
-    default:
-        return true;
+    case VC_FIELD_HOP: return false;
+    default: return true;
     }
 }
 
@@ -208,11 +205,12 @@ typedef struct {
     size_t length;
 } verdict;
 
-enum { SIZE_MAX_BYTES = 20, LINE_MAX_BYTES = 4096 };     /* with its end, or of all trailers */
+enum { SIZE_MAX_BYTES = 20, LINE_MAX_BYTES = 4096 }; /* with its end, or of all trailers */
 
 static bool is_token(char byte) {
     return byte && strchr("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
-                          "ABCDEFGHIJKLMNOPQRSTUVWXYZ", byte);
+                          "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+                          byte);
 }
 
 static bool is_text(const char *at, size_t length) {
@@ -256,7 +254,7 @@ static bool is_trailer(const char *line, size_t length) {
 /* Decode a body as RFC 9112 says, from all of its bytes. */
 static verdict judge(const char *data, size_t length) {
     verdict found = {.state = VC_CHUNKS_REFUSED, .body = allocated(length)};
-    size_t line, first = 0;     /* the last size */
+    size_t line, first = 0; /* the last size */
     for (bool is_last = false;;) {
         const char *at = data + found.used;
         size_t left = length - found.used, trailers = is_last ? found.used - first : 0;
@@ -362,18 +360,83 @@ static const char *const SAMPLES[] = {
 };
 
 static const char *const WORDS[] = {
-    "\r\n", "\r", "\n", "\r\n\r\n", " ", "\t", ":", ": ", ",", ", ", ";", "/", "?", "#", "%",
-    "%4", "%41", "%00", "*", "0", "00", "1", "5", "f", "F", "ff", "fffffffffffffff",
-    "0000000000000000", "10000000000000000", "+5", "-1", "5, 5", "999999999999999999", "\xff",
-    "\xc3\xbc", "\x01", "\x7f", "GET ", "HEAD ", "PUT ", "CONNECT ", "get ", "http://",
-    "http://b", "HTTP://b/",
-    " HTTP/1.1\r\n", " HTTP/1.0\r\n", " HTTP/2.0\r\n", "HTTP/1.", "Host: a\r\n", "Host: b\r\n",
-    "Host : a\r\n", " folded\r\n", "Content-Length: 5\r\n", "Content-Length: 5 \r\n",
-    "content-length:0\r\n", "Transfer-Encoding: chunked\r\n", "Transfer-Encoding: gzip\r\n",
-    "Connection: close\r\n", "Connection: keep-alive\r\n", "Connection: a, CLOSE ,b\r\n",
-    "Expect: 100-continue\r\n", "Keep-Alive: 5\r\n", "TE: trailers\r\n", "Upgrade: x\r\n",
-    "A: 1\r\n", "a:2\r\n", "A:\r\n", "a: ,\r\n", "B: 1\r\n", "Range: x\r\n", "If-Match: x\r\n",
-    "5\r\nabcde\r\n", "0\r\n\r\n", "1;x\r\na\r\n", "", "",
+    "\r\n",
+    "\r",
+    "\n",
+    "\r\n\r\n",
+    " ",
+    "\t",
+    ":",
+    ": ",
+    ",",
+    ", ",
+    ";",
+    "/",
+    "?",
+    "#",
+    "%",
+    "%4",
+    "%41",
+    "%00",
+    "*",
+    "0",
+    "00",
+    "1",
+    "5",
+    "f",
+    "F",
+    "ff",
+    "fffffffffffffff",
+    "0000000000000000",
+    "10000000000000000",
+    "+5",
+    "-1",
+    "5, 5",
+    "999999999999999999",
+    "\xff",
+    "\xc3\xbc",
+    "\x01",
+    "\x7f",
+    "GET ",
+    "HEAD ",
+    "PUT ",
+    "CONNECT ",
+    "get ",
+    "http://",
+    "http://b",
+    "HTTP://b/",
+    " HTTP/1.1\r\n",
+    " HTTP/1.0\r\n",
+    " HTTP/2.0\r\n",
+    "HTTP/1.",
+    "Host: a\r\n",
+    "Host: b\r\n",
+    "Host : a\r\n",
+    " folded\r\n",
+    "Content-Length: 5\r\n",
+    "Content-Length: 5 \r\n",
+    "content-length:0\r\n",
+    "Transfer-Encoding: chunked\r\n",
+    "Transfer-Encoding: gzip\r\n",
+    "Connection: close\r\n",
+    "Connection: keep-alive\r\n",
+    "Connection: a, CLOSE ,b\r\n",
+    "Expect: 100-continue\r\n",
+    "Keep-Alive: 5\r\n",
+    "TE: trailers\r\n",
+    "Upgrade: x\r\n",
+    "A: 1\r\n",
+    "a:2\r\n",
+    "A:\r\n",
+    "a: ,\r\n",
+    "B: 1\r\n",
+    "Range: x\r\n",
+    "If-Match: x\r\n",
+    "5\r\nabcde\r\n",
+    "0\r\n\r\n",
+    "1;x\r\na\r\n",
+    "",
+    "",
 };
 
 /* Add many fields, or a long one, before the last line of the head. */

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-static const char *shown;       /* what the current check is about */
+static const char *shown; /* what the current check is about */
 #define SHOW_MORE() fprintf(stderr, "with: %.300s\n", shown)
 #include "check.h"
 
@@ -32,7 +32,7 @@ static vc_head feed(const char *data, size_t length, size_t step, char **copy,
 /* --- Heads that are refused, or not complete ---------------------------------------- */
 
 typedef struct {
-    int status;         /* 0: not complete */
+    int status; /* 0: not complete */
     const char *head;
     size_t length;
 } bad_head;
@@ -174,7 +174,7 @@ enum { ALIVE = 1, OLD = 2, AWAITS = 8, CHUNKED = 16 };
 typedef struct {
     const char *head, *written, *path;
     unsigned flags;
-    long length;        /* Content-Length; -1: there is none */
+    long length; /* Content-Length; -1: there is none */
     vc_method method;
 } good_head;
 
@@ -201,12 +201,12 @@ static const good_head GOOD_HEADS[] = {
     {SAME("GET /%41%2f%00 HTTP/1.1\r\nHost: a\r\n"), "/A/", ALIVE, -1, VC_GET},
     {SAME("GET /a?b=%zz?c HTTP/1.1\r\nHost: a\r\n"), "/a", ALIVE, -1, VC_GET},
     {SAME("GET /a? HTTP/1.1\r\nHost: a\r\n"), "/a", ALIVE, -1, VC_GET},
-    {SAME("GET //a/../*:@;\"<>\\^`{|} HTTP/1.1\r\nHost: a\r\n"),
-     "//a/../*:@;\"<>\\^`{|}", ALIVE, -1, VC_GET},
+    {SAME("GET //a/../*:@;\"<>\\^`{|} HTTP/1.1\r\nHost: a\r\n"), "//a/../*:@;\"<>\\^`{|}", ALIVE,
+     -1, VC_GET},
     {"GET http://b:8080/a?c HTTP/1.1\r\nHost: a\r\n" END,
      "GET /a?c HTTP/1.1\r\nHost: b:8080\r\n" END, "/a", ALIVE, -1, VC_GET},
-    {"GET HTTP://b HTTP/1.1\r\nA: 1\r\nHost: a\r\n" END, GET_LINE "A: 1\r\nHost: b\r\n" END,
-     "/", ALIVE, -1, VC_GET},
+    {"GET HTTP://b HTTP/1.1\r\nA: 1\r\nHost: a\r\n" END, GET_LINE "A: 1\r\nHost: b\r\n" END, "/",
+     ALIVE, -1, VC_GET},
     {"GET http://b?c/d HTTP/1.1\r\nHost:\r\n" END, "GET /?c/d HTTP/1.1\r\nHost: b\r\n" END, "/",
      ALIVE, -1, VC_GET},
     {"GET http://b/ HTTP/1.0\r\n" END, OLD_LINE CLOSES, "/", OLD, -1, VC_GET},
@@ -215,22 +215,22 @@ static const good_head GOOD_HEADS[] = {
     {OLD_LINE END, OLD_LINE CLOSES, "/", OLD, -1, VC_GET},
     {OLD_LINE "Connection: keep-alive\r\n" END, OLD_LINE "Connection: keep-alive\r\n\r\n", "/",
      OLD | ALIVE, -1, VC_GET},
-    {OLD_LINE "connection: x ,\tKEEP-Alive\t,y\r\n" END,
-     OLD_LINE "Connection: keep-alive\r\n\r\n", "/", OLD | ALIVE, -1, VC_GET},
-    {OLD_LINE "Connection: keep-alive\r\nConnection: close\r\n" END, OLD_LINE CLOSES, "/", OLD,
-     -1, VC_GET},
+    {OLD_LINE "connection: x ,\tKEEP-Alive\t,y\r\n" END, OLD_LINE "Connection: keep-alive\r\n\r\n",
+     "/", OLD | ALIVE, -1, VC_GET},
+    {OLD_LINE "Connection: keep-alive\r\nConnection: close\r\n" END, OLD_LINE CLOSES, "/", OLD, -1,
+     VC_GET},
     {OLD_LINE "Connection: keep-alives\r\n" END, OLD_LINE CLOSES, "/", OLD, -1, VC_GET},
     {START "Connection: close\r\n" END, START CLOSES, "/", 0, -1, VC_GET},
     {START "Connection: keep-alive, Close\r\n" END, START CLOSES, "/", 0, -1, VC_GET},
     {START "Connection: ,,close,\r\n" END, START CLOSES, "/", 0, -1, VC_GET},
     {START "Connection: closed, lose, c lose\r\n" END, START END, "/", ALIVE, -1, VC_GET},
     {START "Connection:\r\n" END, START END, "/", ALIVE, -1, VC_GET},
-    {START "Connection: a\r\nConnection: b\r\nConnection: close\r\n" END, START CLOSES, "/", 0,
-     -1, VC_GET},
+    {START "Connection: a\r\nConnection: b\r\nConnection: close\r\n" END, START CLOSES, "/", 0, -1,
+     VC_GET},
     /* Fields of this connection only. */
     {START "Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\n"
-     "Keep-Alive: 5\r\nProxy-Connection: close\r\nTE: trailers\r\nTrailer: a\r\n"
-     "x-volcache-REMOTE: 1.2.3.4\r\n" END,
+           "Keep-Alive: 5\r\nProxy-Connection: close\r\nTE: trailers\r\nTrailer: a\r\n"
+           "x-volcache-REMOTE: 1.2.3.4\r\n" END,
      START END, "/", ALIVE, -1, VC_GET},
     {START "UPGRADE: a\r\nUpgrade-Insecure-Requests: 1\r\nTea: b\r\n" END,
      START "Upgrade-Insecure-Requests: 1\r\nTea: b\r\n" END, "/", ALIVE, -1, VC_GET},
@@ -239,10 +239,10 @@ static const good_head GOOD_HEADS[] = {
     {"PUT /a HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 3\r\n" END,
      "PUT /a HTTP/1.0\r\nContent-Length: 3\r\n" CLOSES, "/a", OLD, 3, VC_PUT},
     /* Other fields. */
-    {START "A:b\r\nB:  c\t\r\nC: d  e\r\nD:\r\n" END, START "A: b\r\nB: c\r\nC: d  e\r\nD: \r\n"
-     END, "/", ALIVE, -1, VC_GET},
-    {START "a: 1\r\nB: 2\r\nA: 3\r\nb: 4\r\nA: 5\r\n" END,
-     START "a: 1, 3, 5\r\nB: 2, 4\r\n" END, "/", ALIVE, -1, VC_GET},
+    {START "A:b\r\nB:  c\t\r\nC: d  e\r\nD:\r\n" END,
+     START "A: b\r\nB: c\r\nC: d  e\r\nD: \r\n" END, "/", ALIVE, -1, VC_GET},
+    {START "a: 1\r\nB: 2\r\nA: 3\r\nb: 4\r\nA: 5\r\n" END, START "a: 1, 3, 5\r\nB: 2, 4\r\n" END,
+     "/", ALIVE, -1, VC_GET},
     {START "a:\r\nA: 1\r\nb: 2\r\nb:\r\n" END, START "a: , 1\r\nb: 2\r\n" END, "/", ALIVE, -1,
      VC_GET},
     {SAME(START "A: gr\xc3\xbcn \xff\r\n!#$%&'*+-.^_`|~: :\r\n"), "/", ALIVE, -1, VC_GET},
@@ -262,18 +262,15 @@ static const good_head GOOD_HEADS[] = {
     {SAME(START "service-worker: script\r\n"), "/", ALIVE, -1, VC_GET},
     {SAME(START "Ranges: x\r\nCookie: Range: x\r\n"), "/", ALIVE, -1, VC_GET},
     /* Framing. */
-    {START "Content-Length: 5 \r\n" END, START "Content-Length: 5\r\n" END, "/", ALIVE, 5,
-     VC_GET},
+    {START "Content-Length: 5 \r\n" END, START "Content-Length: 5\r\n" END, "/", ALIVE, 5, VC_GET},
     {START "content-length:\t0005\r\n" END, START "Content-Length: 5\r\n" END, "/", ALIVE, 5,
      VC_GET},
-    {START "Content-Length: 000\r\n" END, START "Content-Length: 0\r\n" END, "/", ALIVE, 0,
-     VC_GET},
-    {START "Content-Length: 00000000000000000005\r\n" END,
-     START "Content-Length: 5\r\n" END, "/", ALIVE, 5, VC_GET},
-    {SAME(START "Content-Length: 999999999999999999\r\n"),
-     "/", ALIVE, 999999999999999999, VC_GET},
-    {"PUT /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n" END,
-     PUT_START END, "/a", ALIVE | CHUNKED, -1, VC_PUT},
+    {START "Content-Length: 000\r\n" END, START "Content-Length: 0\r\n" END, "/", ALIVE, 0, VC_GET},
+    {START "Content-Length: 00000000000000000005\r\n" END, START "Content-Length: 5\r\n" END, "/",
+     ALIVE, 5, VC_GET},
+    {SAME(START "Content-Length: 999999999999999999\r\n"), "/", ALIVE, 999999999999999999, VC_GET},
+    {"PUT /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n" END, PUT_START END, "/a",
+     ALIVE | CHUNKED, -1, VC_PUT},
     {"PUT /a HTTP/1.1\r\nHost: a\r\ntransfer-encoding:CHUNKED\t\r\nConnection: close\r\n" END,
      PUT_START CLOSES, "/a", CHUNKED, -1, VC_PUT},
     {"PUT /a HTTP/1.1\r\nContent-Length: 4\r\nB: c\r\nHost: a\r\n" END,
@@ -291,7 +288,7 @@ static void check_values(const good_head *row, const vc_request *request) {
     CHECK(row->length < 0 || request->content_length == (uint64_t)row->length);
     size_t length = vc_path_decode(request->path, path);
     CHECK(length >= strlen(row->path) && !memcmp(path, row->path, strlen(row->path)));
-    CHECK(length <= strlen(row->path) + 1);     /* One has a NUL at its end. */
+    CHECK(length <= strlen(row->path) + 1); /* One has a NUL at its end. */
     size_t count = vc_request_write(request, written);
     CHECK(count == strlen(row->written) && !memcmp(written, row->written, count));
 }
@@ -328,7 +325,8 @@ static bool is_token(int byte) { return is_of(byte, "!#$%&'*+-.^_`|~"); }
 
 /* Visible, and in an URI; and the eight bytes that clients send without encoding them. */
 static bool is_target(int byte) {
-    return is_of(byte, "-._~:/?[]@!$&'()*+,;=%" "\"<>\\^`{|}");
+    return is_of(byte, "-._~:/?[]@!$&'()*+,;=%"
+                       "\"<>\\^`{|}");
 }
 
 static bool is_host(int byte) { return is_of(byte, "-._~:[]!$&'()*+,;=%"); }
@@ -422,18 +420,13 @@ static void check_paths(void) {
 
 static const struct {
     const char *target;
-    const char *keys[3];        /* by `vc_query_use`; NULL: it is left to Python */
+    const char *keys[3]; /* by `vc_query_use`; NULL: it is left to Python */
 } KEYS[] = {
-    {"/a%3fb", {"/a?b", "/a?b", "/a?b"}},
-    {"/a?", {"/a", "/a", "/a"}},
-    {"/a?b", {"/a", "/a?b", NULL}},
-    {"/%61?b=%62&?", {"/a", "/a?b=%62&?", NULL}},
-    {"/a??", {"/a", "/a??", NULL}},
-    {"http://h/a?b", {"/a", "/a?b", NULL}},
-    {"/a/..?b", {"/a/..", NULL, NULL}},
-    {"/?b", {"/", NULL, NULL}},
-    {"http://h?b", {"/", NULL, NULL}},
-    {"/-/stats?b", {"/-/stats", NULL, NULL}},
+    {"/a%3fb", {"/a?b", "/a?b", "/a?b"}}, {"/a?", {"/a", "/a", "/a"}},
+    {"/a?b", {"/a", "/a?b", NULL}},       {"/%61?b=%62&?", {"/a", "/a?b=%62&?", NULL}},
+    {"/a??", {"/a", "/a??", NULL}},       {"http://h/a?b", {"/a", "/a?b", NULL}},
+    {"/a/..?b", {"/a/..", NULL, NULL}},   {"/?b", {"/", NULL, NULL}},
+    {"http://h?b", {"/", NULL, NULL}},    {"/-/stats?b", {"/-/stats", NULL, NULL}},
     {"/%0a?b", {"/\n", NULL, NULL}},
 };
 
@@ -542,7 +535,7 @@ static void check_room(void) {
 /* --- Chunked bodies ----------------------------------------------------------------- */
 
 typedef struct {
-    const char *sent, *body;    /* `body` is NULL if `sent` is refused */
+    const char *sent, *body; /* `body` is NULL if `sent` is refused */
     bool is_whole;
 } chunked;
 

@@ -24,15 +24,15 @@
 #include <sys/un.h>
 
 enum {
-    CLIENTS = 6,                /* threads */
-    PARKED = 3,                 /* connections that each of them keeps at a time */
-    CONNECTIONS = 16,           /* that are accepted: not all of them */
+    CLIENTS = 6,      /* threads */
+    PARKED = 3,       /* connections that each of them keeps at a time */
+    CONNECTIONS = 16, /* that are accepted: not all of them */
     LOOPS = 2,
     UPSTREAMS = 2 * (512 + 16), /* connections to the application, at most: see forward.c */
     READERS = 4,
     VALUE_BYTES_MAX = 20000,
     ANSWER_BYTES_MAX = VALUE_BYTES_MAX + 3000,
-    REQUESTS = 6,               /* sent at a time, at most */
+    REQUESTS = 6, /* sent at a time, at most */
     PATIENCE_MS = 200000,
 };
 
@@ -188,8 +188,8 @@ typedef enum { GET_VALUE, GET_NOTHING, GET_SPECIAL, HEAD_VALUE, PUT_BODY } kind;
 typedef struct {
     kind kind;
     uint32_t key;
-    uint64_t before;            /* what was finished when it was sent */
-    char line[40];              /* as the application sees it */
+    uint64_t before; /* what was finished when it was sent */
+    char line[40];   /* as the application sees it */
 } request;
 
 /* What is counted of requests and of connections. */
@@ -231,8 +231,8 @@ static size_t make_requests(client *c, request *requests, unsigned count) {
         const char *rest = to->kind == GET_SPECIAL ? "Range: bytes=0-0,2-2\r\n\r\n"
                            : to->kind == PUT_BODY  ? "Content-Length: 6\r\n\r\nabcdef"
                                                    : "\r\n";
-        length += (size_t)snprintf(c->text + length, sizeof c->text - length,
-                                   "%sHost: a\r\n%s", to->line, rest);
+        length += (size_t)snprintf(c->text + length, sizeof c->text - length, "%sHost: a\r\n%s",
+                                   to->line, rest);
         CHECK(length < sizeof c->text);
     }
     return length;
@@ -292,8 +292,7 @@ static bool check_answer(client *c, int fd, const request *sent) {
     } else {
         CHECK(!memcmp(c->got + 9, "404 ", 4));
         bool is_read = sent->kind != PUT_BODY;
-        CHECK(sent->kind == GET_NOTHING ||
-              (is_read && !must_be_found(sent->key, sent->before)));
+        CHECK(sent->kind == GET_NOTHING || (is_read && !must_be_found(sent->key, sent->before)));
         c->counts[MISSES]++;
     }
     c->got_length -= head + body;
@@ -505,8 +504,7 @@ int main(int count, char **arguments) {
     CHECK(total[VALUES] && total[MISSES] && total[FORWARDED] && cold);
     printf("%" PRIu64 " requests: %" PRIu64 " values, %" PRIu64 " misses, %" PRIu64
            " by the application; %" PRIu64 " broken off, %" PRIu64 " ended by the server\n",
-           total[ALL], total[VALUES], total[MISSES], total[FORWARDED], total[BROKEN],
-           total[ENDED]);
+           total[ALL], total[VALUES], total[MISSES], total[FORWARDED], total[BROKEN], total[ENDED]);
     printf("%" PRIu64 " cold reads, %lu forwarded; %" PRIu64 " puts, %" PRIu64
            " deletions, %lu rotations\n",
            cold, (unsigned long)passed_on, stored, deletions, rotations);

@@ -20,7 +20,7 @@
 enum {
     WRITERS = 3,
     READERS = 4,
-    NAME_BYTES = 8,             /* a prefix that only one key has */
+    NAME_BYTES = 8, /* a prefix that only one key has */
     KEY_BYTES_MAX = NAME_BYTES + 90,
     PURGES = 100,
     TYPE_BYTES_MAX = 40,
@@ -39,14 +39,14 @@ typedef struct {
     pthread_t thread;
     uint64_t random;
     uint64_t counts[COUNTS];
-    atomic_bool is_inside;      /* between a lookup and `vc_core_end_read` */
+    atomic_bool is_inside; /* between a lookup and `vc_core_end_read` */
 } reader;
 
-static _Atomic uint32_t purge_begun[PURGES], purged[PURGES];    /* versions, by key */
+static _Atomic uint32_t purge_begun[PURGES], purged[PURGES]; /* versions, by key */
 static atomic_bool is_closed, is_ending;
 static atomic_ulong stored, deletions, refused, dues, synced, unsynced;
-static unsigned long rebound;   /* with the write lock */
-static unsigned owners;         /* of it */
+static unsigned long rebound; /* with the write lock */
+static unsigned owners;       /* of it */
 
 static uint32_t value_length(uint32_t key, uint32_t version) {
     uint64_t n = nature(key, version);
@@ -228,7 +228,7 @@ static void purge(uint32_t key) {
     CHECK(vc_core_reserve_purge(core, name, NAME_BYTES));
     vc_core_add_purge(core, atomic_load(&purge_begun[key]), 1);
     if (key % 16 == 0) vc_core_sweep_purges(core);
-    if (key % 16 == 1) vc_core_drop_purges(core, 0);    /* None, but readers look again. */
+    if (key % 16 == 1) vc_core_drop_purges(core, 0); /* None, but readers look again. */
     atomic_store(&purged[key], atomic_load(&purge_begun[key]));
 }
 
@@ -280,9 +280,8 @@ static void check_value(const vc_lookup *at, const vc_record *record, const uint
     CHECK(!memcmp(value, expected, record->length));
 }
 
-static vc_status read_found(reader *r, const uint8_t *name, size_t name_length,
-                            const vc_lookup *at, uint32_t key, uint64_t before,
-                            uint64_t *version) {
+static vc_status read_found(reader *r, const uint8_t *name, size_t name_length, const vc_lookup *at,
+                            uint32_t key, uint64_t before, uint64_t *version) {
     static _Thread_local uint8_t head[RECORD_BYTES_MAX * 5 / 4], value[RECORD_BYTES_MAX * 5 / 4];
     uint64_t dice = next_random(&r->random);
     size_t split = VC_OVERHEAD_BYTES + name_length;
@@ -293,10 +292,9 @@ static vc_status read_found(reader *r, const uint8_t *name, size_t name_length,
     vc_record record;
     vc_status status;
     if (is_apart)
-        status = vc_core_read(core, name, name_length, at, head, split, value,
-                              at->size - split, &record);
-    else
-        status = vc_core_read(core, name, name_length, at, head, at->size, NULL, 0, &record);
+        status = vc_core_read(core, name, name_length, at, head, split, value, at->size - split,
+                              &record);
+    else status = vc_core_read(core, name, name_length, at, head, at->size, NULL, 0, &record);
     r->counts[APART] += is_apart;
     if (status == VC_OK)
         check_value(at, &record, is_apart ? value : head + record.prefix, key, before);
@@ -377,7 +375,8 @@ static void read_ahead(uint64_t *random) {
     for (int i = 0; i < 20; i++) {
         uint64_t offset = next_random(random) % AHEAD_BYTES;
         uint64_t end = AHEAD_BYTES - next_random(random) % 2 * 1000;
-        vc_read_ahead *ahead = vc_read_ahead_new(&vc_os_calls, fileno(file), offset, end, VC_READ_AHEAD_PIECE_BYTES);
+        vc_read_ahead *ahead = vc_read_ahead_new(&vc_os_calls, fileno(file), offset, end,
+                                                 VC_READ_AHEAD_PIECE_BYTES);
         CHECK(ahead);
         for (int left = (int)(next_random(random) % 100); left; left--) {
             size_t have, needed = 1 + next_random(random) % VC_READ_AHEAD_BYTES_MAX;

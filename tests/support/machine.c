@@ -20,20 +20,17 @@
 static ssize_t contents(const char *variable, char *to, size_t size) {
     const char *path = getenv(variable);
     int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0)
-        return -1;
+    if (fd < 0) return -1;
     ssize_t length = read(fd, to, size - 1);
     close(fd);
-    if (length >= 0)
-        to[length] = 0;
+    if (length >= 0) to[length] = 0;
     return length;
 }
 static int is_part_of_path(const char *part, int fd) {
     char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path - 1);
-    if (length < 0)
-        return 0;
+    if (length < 0) return 0;
     path[length] = 0;
     return strstr(path, part) != NULL;
 }
@@ -42,12 +39,15 @@ static int is_unreadable(int fd) {
     return contents("READS_FAIL_OF", part, sizeof part) > 0 && is_part_of_path(part, fd);
 }
 enum { PAGE = 4096, PAGES = 1 << 16 };
-static struct { unsigned long number; long page; int fd; } memory[PAGES];
+static struct {
+    unsigned long number;
+    long page;
+    int fd;
+} memory[PAGES];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static int is_in_memory(unsigned long number, int fd, long page, int reads) {
     unsigned long at = ((unsigned long)page * 31 + (unsigned long)fd * 7919) % PAGES;
-    int found = memory[at].number == number && memory[at].page == page &&
-                memory[at].fd == fd;
+    int found = memory[at].number == number && memory[at].page == page && memory[at].fd == fd;
     if (reads && !found) {
         memory[at].number = number;
         memory[at].page = page;
@@ -65,8 +65,7 @@ static size_t in_memory(int fd, size_t n, off64_t at, int reads, int *ms, int *i
         sscanf(text, "%lu %d %15s %399s", &number, ms, order, part) == 4 &&
         is_part_of_path(part, fd)) {
         *is_late = !strcmp(order, "after") ? 1 : !strcmp(order, "unknown") ? -1 : 0;
-        if (*is_late < 0)
-            found = 0;
+        if (*is_late < 0) found = 0;
         pthread_mutex_lock(&mutex);
         for (long page = at / PAGE; page * (off64_t)PAGE < at + (off64_t)n; page++)
             if (!is_in_memory(number, fd, page, reads) && found == n)
@@ -80,8 +79,7 @@ static size_t in_memory(int fd, size_t n, off64_t at, int reads, int *ms, int *i
 static void count(const char *variable) {
     const char *path = getenv(variable);
     int fd = path ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
-    if (fd < 0)
-        return;
+    if (fd < 0) return;
     (void)!write(fd, "", 1);
     close(fd);
 }
@@ -94,15 +92,13 @@ static void wait_for_disk(int ms) {
     count("COUNT_OF_READS");
     for (; ms > 0; ms -= 5) {
         nanosleep(&step, NULL);
-        if (contents("SLOW_DISK", now, sizeof now) > 0 && strcmp(before, now))
-            break;
+        if (contents("SLOW_DISK", now, sizeof now) > 0 && strcmp(before, now)) break;
     }
     errno = saved;
 }
 static size_t total(const struct iovec *parts, int count) {
     size_t sum = 0;
-    for (int i = 0; i < count; i++)
-        sum += parts[i].iov_len;
+    for (int i = 0; i < count; i++) sum += parts[i].iov_len;
     return sum;
 }
 /* With RWF_NOWAIT, there is one part. */
@@ -125,13 +121,11 @@ ssize_t preadv64v2(int fd, const struct iovec *parts, int count, off64_t at, int
         part.iov_len = ready;
         parts = &part;
     }
-    if (is_slow && is_late <= 0)
-        wait_for_disk(ms);
+    if (is_slow && is_late <= 0) wait_for_disk(ms);
     ssize_t (*next)(int, const struct iovec *, int, off64_t, int);
     next = dlsym(RTLD_NEXT, "preadv64v2");
     ssize_t got = next(fd, parts, count, at, flags);
-    if (is_slow && is_late > 0)
-        wait_for_disk(ms);
+    if (is_slow && is_late > 0) wait_for_disk(ms);
     return got;
 }
 ssize_t preadv64(int fd, const struct iovec *parts, int count, off64_t at) {
@@ -144,8 +138,7 @@ ssize_t pread64(int fd, void *to, size_t n, off64_t at) {
 int fdatasync(int fd) {
     char what[8];
     int is_volume = is_part_of_path("/data/", fd);
-    if (is_volume)
-        count("COUNT_OF_SYNCS");
+    if (is_volume) count("COUNT_OF_SYNCS");
     while (is_volume && contents("SYNCS", what, sizeof what) > 0 && !strcmp(what, "hold"))
         nanosleep(&step, NULL);
     if (is_volume && contents("SYNCS", what, sizeof what) > 0 && !strcmp(what, "fail")) {
@@ -156,7 +149,6 @@ int fdatasync(int fd) {
     return next(fd);
 }
 /* Here, off_t and off64_t are one type. */
-ssize_t preadv2(int, const struct iovec *, int, off_t, int)
-    __attribute__((alias("preadv64v2")));
+ssize_t preadv2(int, const struct iovec *, int, off_t, int) __attribute__((alias("preadv64v2")));
 ssize_t preadv(int, const struct iovec *, int, off_t) __attribute__((alias("preadv64")));
 ssize_t pread(int, void *, size_t, off_t) __attribute__((alias("pread64")));

@@ -17,7 +17,9 @@ extern void *__libc_calloc(size_t count, size_t size);
 extern void *__libc_realloc(void *before, size_t size);
 
 enum { CODES = 8 };
-static struct { uintptr_t begin, end; } codes[CODES];
+static struct {
+    uintptr_t begin, end;
+} codes[CODES];
 static int found;
 unsigned failing_share; /* Of 1,000. */
 static uint64_t state;

@@ -87,7 +87,8 @@ static char *put_cache_control(char *to, const vc_record *record, const uint8_t 
     } else if (!record->cache_length) {
         return vc_put_text(to, "no-cache");
     }
-    return vc_put_bytes(to, types + record->type_length + record->encoding_length, record->cache_length);
+    return vc_put_bytes(to, types + record->type_length + record->encoding_length,
+                        record->cache_length);
 }
 
 /* Write what follows Content-Type. */
@@ -95,7 +96,7 @@ static char *put_rest(char *to, const vc_record *record, const uint8_t *types, i
                       int64_t remaining_ms) {
     int64_t stored = (int64_t)(record->stored_us / 1000000);
     to = vc_put_text(to, "\r\nAccept-Ranges: bytes\r\nX-Content-Type-Options: nosniff"
-                      "\r\nContent-Security-Policy: sandbox\r\nCache-Control: ");
+                         "\r\nContent-Security-Policy: sandbox\r\nCache-Control: ");
     to = put_cache_control(to, record, types, remaining_ms);
     if (stored < second) to = vc_put_date(vc_put_text(to, "\r\nLast-Modified: "), stored + 1);
     if (record->encoding_length) {
@@ -112,8 +113,8 @@ char *vc_put_unmodified_headers(char *to, const vc_record *record, const uint8_t
     return put_rest(to, record, types, second, remaining_ms);
 }
 
-char *vc_put_headers_from(char *to, const char *source, const vc_record *record,
-                          uint64_t length, const uint8_t *types, const uint8_t *key, const vc_types *guess,
+char *vc_put_headers_from(char *to, const char *source, const vc_record *record, uint64_t length,
+                          const uint8_t *types, const uint8_t *key, const vc_types *guess,
                           int64_t second, int64_t remaining_ms) {
     to = put_position(to, length, record);
     to = vc_put_bytes(vc_put_text(to, "\r\nX-Cache: "), source, 4);

@@ -11,7 +11,7 @@
 #include "text.h"
 
 enum {
-    VC_HEADERS_BYTES = 2048,    /* VC_TYPES_BYTES_MAX of them are stored */
+    VC_HEADERS_BYTES = 2048, /* VC_TYPES_BYTES_MAX of them are stored */
     VC_DATE_BYTES = 29,
 };
 /* The end of the year 9999. */
@@ -19,12 +19,12 @@ enum {
 
 /* A second, and its text for the header Date. */
 typedef struct {
-    int64_t second;             /* since the epoch */
-    int64_t ends_ns;            /* by the monotonic clock */
+    int64_t second;  /* since the epoch */
+    int64_t ends_ns; /* by the monotonic clock */
     char text[VC_DATE_BYTES];
 } vc_date;
 
-enum { VC_SUFFIX_BYTES = 16, VC_TYPE_BYTES = 64 };    /* with zeros behind them */
+enum { VC_SUFFIX_BYTES = 16, VC_TYPE_BYTES = 64 }; /* with zeros behind them */
 
 /* Content types by the suffix of a key, with its dot and in lower case; in ascending order. */
 typedef struct {
@@ -51,8 +51,8 @@ char *vc_put_tag(char *to, const vc_record *record);
  *   length        of the body: of the value, or of a part of it;
  *   types         of the record: content type, encoding, cache directives;
  *   remaining_ms  how long the record still lives, if it expires. */
-char *vc_put_headers_from(char *to, const char *source, const vc_record *record,
-                          uint64_t length, const uint8_t *types, const uint8_t *key, const vc_types *guess,
+char *vc_put_headers_from(char *to, const char *source, const vc_record *record, uint64_t length,
+                          const uint8_t *types, const uint8_t *key, const vc_types *guess,
                           int64_t second, int64_t remaining_ms);
 /* The same for a 304. */
 char *vc_put_unmodified_headers(char *to, const vc_record *record, const uint8_t *types,

@@ -12,9 +12,11 @@
 #include "request.h"
 
 typedef enum {
-    VC_TRUE,            /* the request is to be executed */
-    VC_UNMODIFIED,      /* a GET or HEAD: the client has the record already */
-    VC_FALSE_MATCH, VC_FALSE_NONE_MATCH, VC_FALSE_UNMODIFIED_SINCE,     /* this one fails */
+    VC_TRUE,       /* the request is to be executed */
+    VC_UNMODIFIED, /* a GET or HEAD: the client has the record already */
+    VC_FALSE_MATCH,
+    VC_FALSE_NONE_MATCH,
+    VC_FALSE_UNMODIFIED_SINCE, /* this one fails */
     VC_UNDECIDED,
 } vc_verdict;
 

@@ -33,8 +33,8 @@ static const uint32_t CONNECTION_EVENTS = EPOLLIN | EPOLLRDHUP | EPOLLET;
 /* What may follow each state. A request that is executed takes no time: it has no state. */
 enum {
     CONNECTION_OUTCOMES = IS(IDLE) | IS(RECEIVING) | IS(COLLECTING) | IS(WAITING_FOR_MEMORY) |
-                          IS(WAITING_FOR_DISK) | IS(WAITING_FOR_HOT_TIER) |
-                          IS(WAITING_FOR_APPLICATION) | IS(SENDING) | IS(LINGERING) | IS(CLOSED),
+        IS(WAITING_FOR_DISK) | IS(WAITING_FOR_HOT_TIER) | IS(WAITING_FOR_APPLICATION) |
+        IS(SENDING) | IS(LINGERING) | IS(CLOSED),
 };
 static const unsigned CONNECTION_NEXT[VC_STATES] = {
     [VC_IDLE] = CONNECTION_OUTCOMES,
@@ -52,8 +52,8 @@ static const unsigned CONNECTION_NEXT[VC_STATES] = {
 };
 
 /* In which it is the client that makes progress, or not. */
-static const unsigned CONNECTION_CLIENTS_TURN =
-    IS(IDLE) | IS(RECEIVING) | IS(COLLECTING) | IS(SENDING) | IS(LINGERING);
+static const unsigned CONNECTION_CLIENTS_TURN = IS(IDLE) | IS(RECEIVING) | IS(COLLECTING) |
+                                                IS(SENDING) | IS(LINGERING);
 
 static vc_connections *connection_list(vc_connection *c) {
     return &c->home->by_state[c->protocol][c->state];
@@ -155,7 +155,8 @@ static void connection_forget(vc_connection *c) {
 void vc_connection_close(vc_connection *c) {
     vc_home *home = c->home;
     if (c->exchange) vc_forward_abandon(c);
-    if (c->state == VC_WAITING_FOR_HOT_TIER) vc_hot_cancel(home->server->config.hots[home->number], c);
+    if (c->state == VC_WAITING_FOR_HOT_TIER)
+        vc_hot_cancel(home->server->config.hots[home->number], c);
     vc_connection_release(c);
     connection_forget(c);
     vc_connection_enter(c, VC_CLOSED);
@@ -193,7 +194,8 @@ void vc_connections_free_closed(vc_home *home) {
 /* Of all that is held: more than is reserved, so that small requests go on beside large ones. */
 static uint64_t connection_memory_most(const vc_server *server) {
     uint64_t slack = server->config.memory / 2;
-    return server->config.memory + (slack < CONNECTION_SLACK_BYTES ? slack : CONNECTION_SLACK_BYTES);
+    return server->config.memory +
+           (slack < CONNECTION_SLACK_BYTES ? slack : CONNECTION_SLACK_BYTES);
 }
 
 /* Whether a transfer has made too little progress for too long. */

@@ -41,8 +41,16 @@
 #include "server.h"
 
 typedef enum {
-    VC_IDLE, VC_RECEIVING, VC_COLLECTING, VC_WAITING_FOR_MEMORY, VC_WAITING_FOR_DISK,
-    VC_WAITING_FOR_HOT_TIER, VC_WAITING_FOR_APPLICATION, VC_SENDING, VC_LINGERING, VC_CLOSED,
+    VC_IDLE,
+    VC_RECEIVING,
+    VC_COLLECTING,
+    VC_WAITING_FOR_MEMORY,
+    VC_WAITING_FOR_DISK,
+    VC_WAITING_FOR_HOT_TIER,
+    VC_WAITING_FOR_APPLICATION,
+    VC_SENDING,
+    VC_LINGERING,
+    VC_CLOSED,
     VC_STATES
 } vc_state;
 
@@ -52,37 +60,37 @@ typedef TAILQ_HEAD(vc_connections, vc_connection) vc_connections;
 
 struct vc_connection {
     vc_watch watch;
-    TAILQ_ENTRY(vc_connection) same_state;  /* by `since_ns` */
-    TAILQ_ENTRY(vc_connection) holding;     /* among those that hold bytes, by `progress_ns` */
-    STAILQ_ENTRY(vc_connection) queued;     /* for a turn, or to be freed */
-    STAILQ_ENTRY(vc_connection) called;     /* for a call, or after it */
+    TAILQ_ENTRY(vc_connection) same_state; /* by `since_ns` */
+    TAILQ_ENTRY(vc_connection) holding;    /* among those that hold bytes, by `progress_ns` */
+    STAILQ_ENTRY(vc_connection) queued;    /* for a turn, or to be freed */
+    STAILQ_ENTRY(vc_connection) called;    /* for a call, or after it */
     vc_home *home;
     unsigned protocol;
     vc_state state;
     bool is_queued;
-    bool is_readable;           /* bytes may have arrived, or the end */
-    bool has_ended;             /* the client's side, perhaps after bytes */
-    bool awaits_room;           /* the loop is told when there is room in its socket */
-    bool closes;                /* when all is sent */
-    bool is_broken;             /* by a call: it is to be closed at once */
-    int64_t since_ns;           /* in this state */
-    int64_t idle_ns;            /* since when no request was executed */
+    bool is_readable; /* bytes may have arrived, or the end */
+    bool has_ended;   /* the client's side, perhaps after bytes */
+    bool awaits_room; /* the loop is told when there is room in its socket */
+    bool closes;      /* when all is sent */
+    bool is_broken;   /* by a call: it is to be closed at once */
+    int64_t since_ns; /* in this state */
+    int64_t idle_ns;  /* since when no request was executed */
     /* Of a body, or of what is sent: since when, how much, and when the last of it. */
     int64_t began_ns, progress_ns;
     uint64_t moved;
-    char *input;                /* bytes from `at` to `used` are not executed */
+    char *input; /* bytes from `at` to `used` are not executed */
     size_t at, used, room;
     char *unsent;
     size_t sent, unsent_length;
-    uint64_t reserved;          /* for its request */
-    uint64_t held;              /* all of it, as counted */
-    size_t extra;               /* bytes of `exchange` or `transfer` */
+    uint64_t reserved; /* for its request */
+    uint64_t held;     /* all of it, as counted */
+    size_t extra;      /* bytes of `exchange` or `transfer` */
     vc_job job;
-    bool has_job;               /* a thread has it; the connection is in memory until it is back */
-    struct vc_exchange *exchange;   /* with the application; NULL: none */
-    struct vc_transfer *transfer;   /* of a large value; NULL: none */
+    bool has_job; /* a thread has it; the connection is in memory until it is back */
+    struct vc_exchange *exchange; /* with the application; NULL: none */
+    struct vc_transfer *transfer; /* of a large value; NULL: none */
     char remote[46];
-    uint16_t port;              /* of the client; 0: it has none */
+    uint16_t port; /* of the client; 0: it has none */
     vc_stream *stream;
 };
 
@@ -96,7 +104,7 @@ typedef struct {
 /* What the connections of one loop share. */
 struct vc_home {
     vc_server *server;
-    unsigned number;            /* of its loop */
+    unsigned number; /* of its loop */
     vc_loop loop;
     pthread_t thread;
     vc_connections by_state[VC_PROTOCOLS][VC_STATES];
@@ -104,16 +112,16 @@ struct vc_home {
     vc_connections holders;
     STAILQ_HEAD(vc_queue, vc_connection) ready, closed;
     vc_job_owner jobs;
-    unsigned waiting;           /* jobs that are to be done */
-    unsigned calling;           /* connections that wait for a call */
-    struct vc_queue called;     /* whose call is done; with the mutex of the server */
-    _Atomic int64_t job_ns;     /* when a job was done, or the first one begun; 0: none waits */
-    _Atomic int64_t bjoern_ns;  /* since when bjoern makes no progress; 0: it does, or need not */
-    int64_t tick_ns;            /* when the next one is due */
-    int64_t resume_ns;          /* when to accept again; 0: it accepts */
+    unsigned waiting;          /* jobs that are to be done */
+    unsigned calling;          /* connections that wait for a call */
+    struct vc_queue called;    /* whose call is done; with the mutex of the server */
+    _Atomic int64_t job_ns;    /* when a job was done, or the first one begun; 0: none waits */
+    _Atomic int64_t bjoern_ns; /* since when bjoern makes no progress; 0: it does, or need not */
+    int64_t tick_ns;           /* when the next one is due */
+    int64_t resume_ns;         /* when to accept again; 0: it accepts */
     bool is_draining;
     vc_listener listeners[VC_LISTENERS];
-    char *buffer;               /* what is received */
+    char *buffer; /* what is received */
     vc_out out;
     struct vc_upstreams *upstreams;
     vc_server_figures figures;
@@ -122,24 +130,24 @@ struct vc_home {
 struct vc_server {
     vc_server_config config;
     vc_home homes[VC_LOOPS_MAX];
-    unsigned count;             /* of loops */
-    _Atomic uint64_t held, reserved;    /* by all connections */
+    unsigned count;                  /* of loops */
+    _Atomic uint64_t held, reserved; /* by all connections */
     _Atomic uint64_t accept_error;
-    uint64_t most_held;         /* since freed memory was given back; of the first loop */
+    uint64_t most_held; /* since freed memory was given back; of the first loop */
     _Atomic uint64_t open[VC_PROTOCOLS], most[VC_PROTOCOLS];
     _Atomic bool is_in_ring;
-    _Atomic int64_t drain_ns;   /* when the drain began; 0: not yet */
-    _Atomic int64_t end_ns;     /* when all are closed */
-    pthread_mutex_t changing;   /* what `on_change` reads */
+    _Atomic int64_t drain_ns; /* when the drain began; 0: not yet */
+    _Atomic int64_t end_ns;   /* when all are closed */
+    pthread_mutex_t changing; /* what `on_change` reads */
     pthread_mutex_t mutex;
-    pthread_cond_t changed;     /* a loop has done what was asked for, or has ended */
-    _Atomic int64_t call_ns;    /* when the present one has begun; 0: there is none */
-    uint64_t asked, done[VC_LOOPS_MAX];     /* with the mutex, as the following */
-    struct vc_queue calls;      /* connections that wait for one */
-    vc_listed *listed;          /* is to have all connections; NULL: no list is asked for */
+    pthread_cond_t changed;             /* a loop has done what was asked for, or has ended */
+    _Atomic int64_t call_ns;            /* when the present one has begun; 0: there is none */
+    uint64_t asked, done[VC_LOOPS_MAX]; /* with the mutex, as the following */
+    struct vc_queue calls;              /* connections that wait for one */
+    vc_listed *listed;                  /* is to have all connections; NULL: no list is asked for */
     unsigned listed_protocol;
     size_t listed_count, listed_room;
-    unsigned running;           /* loops */
+    unsigned running; /* loops */
 };
 
 enum {
@@ -206,7 +214,8 @@ void vc_connections_admit(vc_home *home);
 void vc_connections_take_jobs(vc_home *home);
 /* Let a thread do something with a read that goes on; `job->status` is set then. */
 void vc_connection_work(vc_connection *c,
-                        void (*work)(vc_job *job, vc_core *core, const vc_core_functions *functions),
+                        void (*work)(vc_job *job, vc_core *core,
+                                     const vc_core_functions *functions),
                         const vc_lookup *at);
 /* The connection of a job. */
 static inline vc_connection *vc_connection_of(vc_job *job) {

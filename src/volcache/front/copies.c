@@ -12,15 +12,15 @@ enum { NONE = UINT32_MAX };
 /* A key with a version, or one whose reads are counted. */
 typedef struct {
     uint64_t hash;
-    uint32_t chain;             /* the next one of its bucket, or of those that are free */
+    uint32_t chain; /* the next one of its bucket, or of those that are free */
     /* Of a key with a version. */
-    uint32_t older, newer;      /* in the list */
+    uint32_t older, newer; /* in the list */
     bool is_listed;
-    uint64_t version;           /* as in `vc_copies_entry` */
+    uint64_t version; /* as in `vc_copies_entry` */
     /* Of a key whose reads are counted. */
-    bool is_recent;             /* it was read since `hand` was here */
+    bool is_recent; /* it was read since `hand` was here */
     uint32_t time_count, time_room, oldest;
-    int64_t *times;             /* of the last reads; from `oldest` on, in a circle when full */
+    int64_t *times; /* of the last reads; from `oldest` on, in a circle when full */
 } node;
 
 /* Nodes by hash. Some of them are in a list, in the order in which they were put there. */
@@ -29,16 +29,16 @@ typedef struct {
     uint32_t *buckets;
     uint32_t mask, room, used, free, count;
     uint32_t oldest, newest, listed;
-    uint32_t hand;              /* where to look for a node that may be dropped */
+    uint32_t hand; /* where to look for a node that may be dropped */
 } table;
 
 struct vc_copies {
     vc_copies_config config;
     pthread_mutex_t mutex;
-    uint32_t key_count;         /* `keys.used`; read without the mutex */
+    uint32_t key_count; /* `keys.used`; read without the mutex */
     uint64_t invalidations;
     uint8_t epoch[VC_EPOCH_BYTES];
-    table keys;                 /* those asked first are listed */
+    table keys; /* those asked first are listed */
     table counters;
 };
 

@@ -27,11 +27,11 @@ enum { VC_EPOCH_BYTES = 16, VC_ITEM_BYTES = 16 };
 typedef struct vc_copies vc_copies;
 
 typedef struct {
-    uint32_t reads;         /* from the disk that make a key hot; at least 1 */
-    int64_t duration_ms;    /* the longest time from the first of them to the last */
-    uint32_t keys;          /* with a version, at most */
-    uint32_t first;         /* asked first, at most */
-    uint32_t counted;       /* with a counter, at most */
+    uint32_t reads;      /* from the disk that make a key hot; at least 1 */
+    int64_t duration_ms; /* the longest time from the first of them to the last */
+    uint32_t keys;       /* with a version, at most */
+    uint32_t first;      /* asked first, at most */
+    uint32_t counted;    /* with a counter, at most */
 } vc_copies_config;
 
 /* Return an empty table, whose epoch is to be begun; NULL without memory. */
@@ -41,9 +41,9 @@ void vc_copies_free(vc_copies *copies);
 /* --- What answers requests calls ------------------------------------------------------- */
 
 typedef enum {
-    VC_NO_COPY,     /* memcached has no valid copy, for certain */
-    VC_COPY,        /* it may have one; the disk is read first */
-    VC_COPY_FIRST,  /* likewise, and it is asked before the disk is read */
+    VC_NO_COPY,    /* memcached has no valid copy, for certain */
+    VC_COPY,       /* it may have one; the disk is read first */
+    VC_COPY_FIRST, /* likewise, and it is asked before the disk is read */
 } vc_copy_use;
 
 /* Whether memcached may have a copy of a key. If so, `item` is set to the name of its item, unless
@@ -75,8 +75,8 @@ void vc_copies_begin_epoch(vc_copies *copies, const uint8_t epoch[VC_EPOCH_BYTES
 /* --- Over a restart -------------------------------------------------------------------- */
 
 typedef struct {
-    uint64_t hash;          /* of the key */
-    uint64_t version;       /* twice, plus 1 while the key is promoted */
+    uint64_t hash;    /* of the key */
+    uint64_t version; /* twice, plus 1 while the key is promoted */
 } vc_copies_entry;
 
 /* Add what an earlier process had in this epoch. Returns false without room. */

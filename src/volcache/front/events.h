@@ -13,7 +13,7 @@ enum { VC_EVENTS_BYTES = 1 << 18 };
 /* Zero at first. */
 typedef struct {
     _Alignas(8) uint8_t buffers[2][VC_EVENTS_BYTES];
-    size_t used;        /* of the present one */
+    size_t used; /* of the present one */
     unsigned present;
     pthread_mutex_t mutex;
 } vc_events;
@@ -31,9 +31,7 @@ static inline void *vc_events_add(vc_events *events, size_t *length) {
 }
 
 /* The event is written. */
-static inline void vc_events_end(vc_events *events) {
-    pthread_mutex_unlock(&events->mutex);
-}
+static inline void vc_events_end(vc_events *events) { pthread_mutex_unlock(&events->mutex); }
 
 /* Return the events since the last call; valid until the next call. */
 static inline const uint8_t *vc_events_take(vc_events *events, size_t *length) {

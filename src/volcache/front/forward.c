@@ -14,10 +14,10 @@
 #include "request.h"
 
 enum {
-    FORWARD_HEAD_BYTES = 16384,     /* of an answer */
-    FORWARD_KEPT = 16,              /* connections without a request, at most */
-    FORWARD_ACTIVE = 512,           /* with one; bjoern answers one after the other anyway */
-    FORWARD_ROUNDS = 8,             /* of a turn */
+    FORWARD_HEAD_BYTES = 16384, /* of an answer */
+    FORWARD_KEPT = 16,          /* connections without a request, at most */
+    FORWARD_ACTIVE = 512,       /* with one; bjoern answers one after the other anyway */
+    FORWARD_ROUNDS = 8,         /* of a turn */
 };
 
 /* A connection to bjoern. */
@@ -25,14 +25,14 @@ typedef struct vc_upstream {
     vc_watch watch;
     SLIST_ENTRY(vc_upstream) next;
     vc_upstreams *pool;
-    struct vc_exchange *exchange;   /* NULL: it is kept, or what comes is dropped */
+    struct vc_exchange *exchange; /* NULL: it is kept, or what comes is dropped */
     bool is_readable, has_ended;
-    bool is_busy;               /* the answer to its request is not whole */
-    bool closes;                /* it is not used again */
-    bool is_head;               /* the answer has no body */
-    bool has_head;              /* the head of the answer is whole */
-    uint64_t left;              /* bytes of the answer's body that are to come */
-    int64_t since_ns;           /* without an exchange: since when its answer is awaited */
+    bool is_busy;     /* the answer to its request is not whole */
+    bool closes;      /* it is not used again */
+    bool is_head;     /* the answer has no body */
+    bool has_head;    /* the head of the answer is whole */
+    uint64_t left;    /* bytes of the answer's body that are to come */
+    int64_t since_ns; /* without an exchange: since when its answer is awaited */
     size_t head_used;
     char head[FORWARD_HEAD_BYTES];
 } vc_upstream;
@@ -41,19 +41,19 @@ struct vc_upstreams {
     vc_home *home;
     const char *path;
     unsigned kept, active;
-    int64_t progress_ns;        /* when bjoern took or sent bytes */
+    int64_t progress_ns; /* when bjoern took or sent bytes */
     SLIST_HEAD(vc_upstream_list, vc_upstream) idle, busy;
 };
 
 /* A request and its answer. */
 struct vc_exchange {
     vc_connection *client;
-    vc_upstream *upstream;      /* NULL: it waits for one */
-    char *request;              /* bytes from `at` to `used` are to be sent */
+    vc_upstream *upstream; /* NULL: it waits for one */
+    char *request;         /* bytes from `at` to `used` are to be sent */
     size_t at, used;
     uint64_t body_left;
     bool is_head, keeps_alive, is_reserved;
-    bool has_answer;            /* some of it was sent */
+    bool has_answer; /* some of it was sent */
     size_t gap;
     uint64_t bytes;
 };
@@ -154,7 +154,8 @@ void vc_upstreams_free(vc_upstreams *pool) {
 /* Return the value of a field of the head, NULL without it. The head ends with a zero. */
 static const char *forward_field(const vc_upstream *u, const char *name) {
     size_t length = strlen(name);
-    for (const char *line = strstr(u->head, "\r\n"); line && line[2]; line = strstr(line + 2, "\r\n"))
+    for (const char *line = strstr(u->head, "\r\n"); line && line[2];
+         line = strstr(line + 2, "\r\n"))
         if (!strncasecmp(line + 2, name, length)) return line + 2 + length;
     return NULL;
 }
@@ -309,7 +310,8 @@ bool vc_forward_open(vc_connection *c) {
     char *to = request;
     memcpy(to, from->head, first);
     to += first;
-    to += sprintf(to, "%s%s%s\r\n", FIELD, c->protocol == VC_ADMIN ? VC_ADMIN_PREFIX : "", c->remote);
+    to += sprintf(to, "%s%s%s\r\n", FIELD, c->protocol == VC_ADMIN ? VC_ADMIN_PREFIX : "",
+                  c->remote);
     memcpy(to, from->head + first, from->head_length - first);
     *e = (struct vc_exchange){
         .client = c,
@@ -398,7 +400,8 @@ static void forward_end(vc_connection *c) {
 
 /* Send a part of the answer. Returns false if nothing is left to be done now. */
 static bool forward_answer(vc_connection *c, size_t skipped, size_t body) {
-    static char CLOSE[] = "\r\nConnection: close\r\n\r\n", KEEP[] = "\r\nConnection: Keep-Alive\r\n\r\n";
+    static char CLOSE[] = "\r\nConnection: close\r\n\r\n",
+                KEEP[] = "\r\nConnection: Keep-Alive\r\n\r\n";
     struct vc_exchange *e = c->exchange;
     vc_upstream *u = e->upstream;
     struct iovec parts[3];
@@ -406,8 +409,8 @@ static bool forward_answer(vc_connection *c, size_t skipped, size_t body) {
     if (!u->has_head) return true;
     if (!e->has_answer) {
         size_t head = u->head_used;
-        bool is_known = head > sizeof(KEEP) && !memcmp(u->head + head - (sizeof(KEEP) - 1), KEEP,
-                                                       sizeof(KEEP) - 1);
+        bool is_known = head > sizeof(KEEP) &&
+                        !memcmp(u->head + head - (sizeof(KEEP) - 1), KEEP, sizeof(KEEP) - 1);
         if (is_known && !e->keeps_alive) head -= sizeof(KEEP) - 1;
         else e->keeps_alive = is_known && e->keeps_alive;
         parts[count++] = (struct iovec){u->head, head};
@@ -447,9 +450,9 @@ void vc_forward_serve(vc_connection *c) {
         bool has_moved = result == FORWARD_GOOD && e->at == e->used && !forward_is_body_sent(e) &&
                          forward_take_body(e, &result);
         if (result == FORWARD_ENDED) return;
-        int got = result == FORWARD_FAILED
-                      ? -1
-                      : forward_receive(e->upstream, c->home->buffer, VC_RECEIVE_BYTES, &skipped, &body);
+        int got = result == FORWARD_FAILED ? -1
+                                           : forward_receive(e->upstream, c->home->buffer,
+                                                             VC_RECEIVE_BYTES, &skipped, &body);
         if (got < 0) {
             forward_fail(c);
             return;

@@ -20,7 +20,7 @@ enum { PREFIX_BYTES = sizeof(PREFIX) - 1, RECEIVED_BYTES = 16384, KEPT_BYTES = 1
 /* A get that was sent, or will be with the next round. */
 typedef struct call {
     STAILQ_ENTRY(call) next;
-    void *owner;                /* NULL: nobody waits any more */
+    void *owner; /* NULL: nobody waits any more */
     int64_t started_ns;
     uint8_t name[VC_ITEM_BYTES];
 } call;
@@ -34,21 +34,21 @@ typedef struct {
 } buffer;
 
 typedef struct {
-    vc_watch watch;             /* of its connection; its descriptor is -1 without one */
+    vc_watch watch; /* of its connection; its descriptor is -1 without one */
     struct vc_hot *hot;
-    uint32_t hash;              /* of its address, for `vc_hot_server_of` */
+    uint32_t hash; /* of its address, for `vc_hot_server_of` */
     const char *address;
-    bool is_waiting;            /* for room in the socket */
+    bool is_waiting; /* for room in the socket */
     calls calls;
-    call *unsent;               /* the first whose bytes are all in `out` */
+    call *unsent; /* the first whose bytes are all in `out` */
     unsigned count;
     buffer out, in;
-    _Atomic int given;          /* a new connection; -1: none */
-    _Atomic int failure;        /* a vc_hot_result */
+    _Atomic int given;   /* a new connection; -1: none */
+    _Atomic int failure; /* a vc_hot_result */
 } server;
 
 struct vc_hot {
-    vc_loop *loop;              /* NULL: there is none */
+    vc_loop *loop; /* NULL: there is none */
     void (*on_get)(void *context, void *owner);
     void *context;
     int64_t timeout_ns;
@@ -56,7 +56,7 @@ struct vc_hot {
     vc_alarm alarm;
     vc_hot_counts counts;
     /* During `on_get`. */
-    const uint8_t *record;      /* NULL: there is none */
+    const uint8_t *record; /* NULL: there is none */
     size_t record_length;
     unsigned server_count;
     server servers[];
@@ -91,7 +91,8 @@ static bool begins(const uint8_t *data, size_t length, const char *text) {
 }
 
 /* Read digits at `*at`, at most 10, and what ends them. */
-static bool hot_client_read_number(const uint8_t *line, size_t length, size_t *at, char ends, size_t *number) {
+static bool hot_client_read_number(const uint8_t *line, size_t length, size_t *at, char ends,
+                                   size_t *number) {
     size_t start = *at;
     *number = 0;
     while (*at < length && line[*at] >= '0' && line[*at] <= '9' && *at - start < 10)
@@ -108,7 +109,8 @@ static vc_hot_reply parse_value(const uint8_t *data, size_t length, size_t line,
     put_key(key, name);
     if (line <= at || memcmp(data + 6, key, VC_HOT_KEY_BYTES) || data[at - 1] != ' ' ||
         !hot_client_read_number(data, line, &at, ' ', &flags) ||
-        !hot_client_read_number(data, line, &at, '\r', &bytes) || at + 1 != line || bytes > value_max)
+        !hot_client_read_number(data, line, &at, '\r', &bytes) || at + 1 != line ||
+        bytes > value_max)
         return (vc_hot_reply){VC_HOT_PROTOCOL, 0, NULL, 0};
     size_t whole = line + bytes + sizeof(END) - 1;
     size_t have = length < line + bytes ? 0 : length - line - bytes;
@@ -249,7 +251,7 @@ void vc_hot_cancel(vc_hot *hot, const void *owner) {
     call *one;
     for (unsigned i = 0; i < hot->server_count; i++)
         STAILQ_FOREACH(one, &hot->servers[i].calls, next)
-            if (one->owner == owner) one->owner = NULL;
+    if (one->owner == owner) one->owner = NULL;
 }
 
 bool vc_hot_asked(const vc_hot *hot, const uint8_t **record, size_t *length) {
@@ -282,9 +284,8 @@ static vc_hot_result take_replies(vc_hot *hot, server *s, size_t *needed) {
     while (s->in.at < s->in.used) {
         const call *first = STAILQ_FIRST(&s->calls);
         if (!first) return VC_HOT_PROTOCOL; /* Nothing was asked for. */
-        vc_hot_reply reply =
-            vc_hot_parse(s->in.bytes + s->in.at, s->in.used - s->in.at,
-                         first->name, value_max);
+        vc_hot_reply reply = vc_hot_parse(s->in.bytes + s->in.at, s->in.used - s->in.at,
+                                          first->name, value_max);
         if (reply.result == VC_HOT_PROTOCOL) return reply.result;
         if (reply.result == VC_HOT_MORE) {
             *needed = reply.length + 1 - (s->in.used - s->in.at);
@@ -395,8 +396,8 @@ unsigned vc_hot_server_of(const vc_hot *hot, const uint8_t name[VC_ITEM_BYTES]) 
     for (unsigned i = 0; i < hot->server_count; i++) {
         uint32_t score = vc_crc32c(hot->servers[i].hash, text, sizeof(text));
         bool is_better = score > best_score ||
-                         (score == best_score && strcmp(hot->servers[i].address,
-                                                        hot->servers[best].address) > 0);
+                         (score == best_score &&
+                          strcmp(hot->servers[i].address, hot->servers[best].address) > 0);
         if (i && !is_better) continue;
         best = i;
         best_score = score;

@@ -28,23 +28,23 @@
 #include "loop.h"
 
 enum {
-    VC_HOT_CALLS = 16384,           /* that wait for a reply, for each server */
-    VC_HOT_LINE_BYTES = 512,        /* of a reply's line, at most */
-    VC_HOT_KEY_BYTES = 9 + 2 * VC_ITEM_BYTES,   /* of a key in memcached */
-    VC_HOT_HEAD_BYTES = VC_HOT_KEY_BYTES + 64,  /* of a command without item */
+    VC_HOT_CALLS = 16384,                      /* that wait for a reply, for each server */
+    VC_HOT_LINE_BYTES = 512,                   /* of a reply's line, at most */
+    VC_HOT_KEY_BYTES = 9 + 2 * VC_ITEM_BYTES,  /* of a key in memcached */
+    VC_HOT_HEAD_BYTES = VC_HOT_KEY_BYTES + 64, /* of a command without item */
 };
 
 typedef enum {
-    VC_HOT_MORE,        /* the reply is not whole */
+    VC_HOT_MORE, /* the reply is not whole */
     VC_HOT_FOUND,
     VC_HOT_ABSENT,
     VC_HOT_STORED,
     VC_HOT_NOT_STORED,
-    VC_HOT_REFUSED,     /* an error of the server: no memory, or the item is too large */
+    VC_HOT_REFUSED, /* an error of the server: no memory, or the item is too large */
     /* Failures: the connection is not used again. */
     VC_HOT_TIMEOUT,
     VC_HOT_CLOSED,
-    VC_HOT_PROTOCOL,    /* this is no reply to the command */
+    VC_HOT_PROTOCOL, /* this is no reply to the command */
     VC_HOT_OTHER,
 } vc_hot_result;
 
@@ -52,8 +52,8 @@ typedef enum {
 
 typedef struct {
     vc_hot_result result;
-    size_t length;          /* of the whole reply; of MORE: it is at least one byte longer */
-    const uint8_t *value;   /* of FOUND: the item */
+    size_t length;        /* of the whole reply; of MORE: it is at least one byte longer */
+    const uint8_t *value; /* of FOUND: the item */
     size_t value_length;
 } vc_hot_reply;
 

@@ -7,9 +7,9 @@
 #include <strings.h>
 
 enum {
-    EVENT_PATH_BYTES = 4096,    /* in an event */
-    HTTP_CLIENT_GONE = 499,     /* in the log, as of nginx */
-    FAILURE_BYTES = 128,        /* of the text of a condition that failed */
+    EVENT_PATH_BYTES = 4096, /* in an event */
+    HTTP_CLIENT_GONE = 499,  /* in the log, as of nginx */
+    FAILURE_BYTES = 128,     /* of the text of a condition that failed */
 };
 static const int64_t SECOND_NS = 1000000000;
 
@@ -96,7 +96,7 @@ char *vc_http_put_end(const vc_http_job *job, char *to) {
 
 /* Whether a path is one of the operator's. */
 static bool http_is_reserved(vc_text path) {
-    char decoded[9];    /* Three bytes may take nine. */
+    char decoded[9]; /* Three bytes may take nine. */
     if (path.length > sizeof(decoded)) path.length = sizeof(decoded);
     while (path.length && path.at[path.length - 1] == '%') path.length--;
     if (path.length > 1 && path.at[path.length - 2] == '%') path.length -= 2;
@@ -111,8 +111,7 @@ static const char *http_headers_for(const vc_http *http, const vc_request *reque
     if (http_is_reserved(request->path)) return NULL;
     if (!origin.at || vc_request_repeats(request, 1u << VC_FIELD_ORIGIN)) return settings->headers;
     for (unsigned i = 0; i < settings->origin_count; i++)
-        if (vc_text_is(origin, settings->origins[i].origin))
-            return settings->origins[i].headers;
+        if (vc_text_is(origin, settings->origins[i].origin)) return settings->origins[i].headers;
     return settings->headers;
 }
 
@@ -252,15 +251,14 @@ vc_step vc_http_send_failed(vc_http_job *job, vc_http_answer answer, vc_verdict 
     char text[FAILURE_BYTES], tag[VC_TAG_BYTES + 1];
     if (record) *vc_put_tag(tag, record) = 0;
     const char *condition = verdict == VC_FALSE_NONE_MATCH ? "If-None-Match" : "If-Match";
-    int length =
-        verdict == VC_FALSE_UNMODIFIED_SINCE
-            ? snprintf(text, sizeof(text),
-                       "If-Unmodified-Since is false: the stored file is newer\n")
-        : record ? snprintf(text, sizeof(text),
-                            "%s is false: the stored file has the entity tag \"%s\"\n", condition,
-                            tag)
-                 : snprintf(text, sizeof(text),
-                            "%s is false: no file is stored under this key\n", condition);
+    int length = verdict == VC_FALSE_UNMODIFIED_SINCE
+                     ? snprintf(text, sizeof(text),
+                                "If-Unmodified-Since is false: the stored file is newer\n")
+                 : record ? snprintf(text, sizeof(text),
+                                     "%s is false: the stored file has the entity tag \"%s\"\n",
+                                     condition, tag)
+                          : snprintf(text, sizeof(text),
+                                     "%s is false: no file is stored under this key\n", condition);
     char *to = vc_put_text(vc_http_room(job), "HTTP/1.1 412 Precondition Failed\r\n");
     return http_send_text(job, answer, to, text, (size_t)length);
 }
@@ -351,8 +349,7 @@ vc_step vc_http_wait_for_disk(vc_http_job *job, const vc_lookup *at, bool verifi
 
 bool vc_http_is_plain(const vc_http_job *job, const vc_record *record) {
     if (record->stored_us / 1000000 >= VC_SECOND_MAX) return false;
-    return !record->expires_ms ||
-           (int64_t)record->expires_ms > vc_now_ms(&job->http->by);
+    return !record->expires_ms || (int64_t)record->expires_ms > vc_now_ms(&job->http->by);
 }
 
 vc_status vc_http_read_head(vc_http_job *job, const vc_lookup *at, vc_record *record) {
@@ -380,9 +377,8 @@ static vc_step http_decode(vc_http_job *job) {
     char *body = job->data + job->request->length;
     size_t arrived = job->length - job->request->length, used, written;
     const char *reason = NULL;
-    vc_chunks_state state =
-        vc_chunks_take(&s->chunks, body + s->taken, arrived - s->taken, &used, body + s->decoded,
-                       &written, &reason);
+    vc_chunks_state state = vc_chunks_take(&s->chunks, body + s->taken, arrived - s->taken, &used,
+                                           body + s->decoded, &written, &reason);
     if (state == VC_CHUNKS_REFUSED) return http_stop(job, 400, reason);
     s->taken += used;
     s->decoded += written;
@@ -404,7 +400,7 @@ vc_step vc_http_forward(vc_http_job *job) {
         request->has_length = true;
         request->content_length = s->decoded;
     } else if (request->content_length && !s->has_memory) {
-        s->base.reserve = request->content_length;  /* The application collects the body. */
+        s->base.reserve = request->content_length; /* The application collects the body. */
         return VC_STEP_MEMORY;
     }
     vc_forward *forward = &s->base.forward;
@@ -492,8 +488,7 @@ static vc_step http_execute_request(vc_http_job *job) {
     /* bjoern's parser drops it: the application would derive another key. */
     if (job->http->config.query == VC_QUERY_KEY && request->query.length &&
         request->query.at[0] == '?')
-        return http_stop(job, 400,
-                         "bad key: the query begins with a second ?; write it as %3F");
+        return http_stop(job, 400, "bad key: the query begins with a second ?; write it as %3F");
     if (!job->path.length) return vc_http_forward(job);
     if (s->base.waited == VC_WAITED_DISK && s->base.status == VC_DEFERRED) {
         http_refuse_waiting(job->http, &job->stream->base, VC_REFUSED_DISK, job->out);
@@ -518,8 +513,8 @@ static vc_step http_begin(vc_http *http, vc_http_stream *s, char *data, size_t l
     if (!s->started_ns) s->started_ns = now_ns;
     http_update_date(http, now_ns);
     http_note_wait(s);
-    job.path = (vc_text){http->path, vc_request_key(request, http->config.query, http->path,
-                                                    sizeof(http->path))};
+    job.path = (vc_text){
+        http->path, vc_request_key(request, http->config.query, http->path, sizeof(http->path))};
     job.wanted = (vc_wanted){&http->by, &s->base, (const uint8_t *)job.path.at + 1,
                              job.path.length ? job.path.length - 1 : 0};
     job.keeps_alive = request->keeps_alive &&

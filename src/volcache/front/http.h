@@ -26,21 +26,33 @@
 #include "tokens.h"
 
 enum {
-    VC_HTTP_OUT_BYTES_MIN = 5 << 18,    /* of the buffer of `out` */
-    VC_HTTP_COLLECTED_BYTES = 1 << 20,  /* of a value that the loop itself stores */
-    VC_HTTP_MORE_BYTES = 1024,          /* of more headers, at most */
+    VC_HTTP_OUT_BYTES_MIN = 5 << 18,   /* of the buffer of `out` */
+    VC_HTTP_COLLECTED_BYTES = 1 << 20, /* of a value that the loop itself stores */
+    VC_HTTP_MORE_BYTES = 1024,         /* of more headers, at most */
     VC_HTTP_HEADERS_BYTES = VC_HEADERS_BYTES + VC_HTTP_MORE_BYTES + 256,
-    VC_HTTP_RECORD_BYTES = VC_HTTP_OUT_BYTES_MIN - VC_HTTP_HEADERS_BYTES,   /* that is read whole */
+    VC_HTTP_RECORD_BYTES = VC_HTTP_OUT_BYTES_MIN - VC_HTTP_HEADERS_BYTES, /* that is read whole */
     VC_HTTP_FIRST_BYTES = 4096,
 };
 
 /* The answers that are counted, as the application counts them. */
 typedef enum {
-    VC_GET_HIT, VC_GET_COPY, VC_GET_MISS, VC_PUT_STORED,    /* shown from the beginning */
-    VC_GET_PART, VC_GET_COPY_PART, VC_GET_UNMODIFIED, VC_GET_FAILED,
-    VC_HEAD_HIT, VC_HEAD_MISS, VC_HEAD_UNMODIFIED, VC_HEAD_FAILED,
-    VC_PUT_FAILED, VC_DELETE_DONE, VC_DELETE_MISS, VC_DELETE_FAILED,
-    VC_HTTP_ANSWERS,            /* of an event: the request was refused */
+    VC_GET_HIT,
+    VC_GET_COPY,
+    VC_GET_MISS,
+    VC_PUT_STORED, /* shown from the beginning */
+    VC_GET_PART,
+    VC_GET_COPY_PART,
+    VC_GET_UNMODIFIED,
+    VC_GET_FAILED,
+    VC_HEAD_HIT,
+    VC_HEAD_MISS,
+    VC_HEAD_UNMODIFIED,
+    VC_HEAD_FAILED,
+    VC_PUT_FAILED,
+    VC_DELETE_DONE,
+    VC_DELETE_MISS,
+    VC_DELETE_FAILED,
+    VC_HTTP_ANSWERS, /* of an event: the request was refused */
 } vc_http_answer;
 
 /* How the metrics name them. */
@@ -56,10 +68,10 @@ typedef struct {
 
 /* What may change while requests are executed. The texts must live as long as the executor. */
 typedef struct {
-    bool answers;               /* if not, every request is forwarded */
-    vc_parts ring, writable;    /* GETs, changes of other keys are forwarded */
+    bool answers;            /* if not, every request is forwarded */
+    vc_parts ring, writable; /* GETs, changes of other keys are forwarded */
     vc_tokens may_read, may_write;
-    int64_t default_ttl, max_ttl;   /* seconds; 0: none */
+    int64_t default_ttl, max_ttl; /* seconds; 0: none */
     /* More headers of the answers to requests for a key, each as "\r\nName: value"; NULL: none.
      * Those of an origin replace them in answers to its pages. */
     const char *headers;
@@ -68,25 +80,25 @@ typedef struct {
 } vc_http_settings;
 
 typedef struct {
-    bool memory_first;          /* memcached is not asked for records that are in memory */
+    bool memory_first; /* memcached is not asked for records that are in memory */
     vc_types types;
     /* Whether a key without an entry is absent for certain: not while reads fail. Set to false
      * by a read that fails, and to true by whoever has found out that the disk is good. */
     atomic_bool *is_ready;
     const atomic_bool *is_draining; /* connections are to be closed after their next answer */
     vc_query_use query;
-    const char *allow;          /* methods, for a 405 */
+    const char *allow; /* methods, for a 405 */
 } vc_http_config;
 
 /* Something that Python is told. */
 typedef struct {
-    uint32_t length;            /* of the whole event, with its path, in bytes */
+    uint32_t length; /* of the whole event, with its path, in bytes */
     uint32_t path_length;
     vc_http_answer answer;
-    int status, method;         /* of a request that was refused; vc_method */
+    int status, method; /* of a request that was refused; vc_method */
     bool is_sampled;
-    int64_t started_ns, took_ns, disk_ns;   /* monotonic; 0: nothing was read or written */
-    int64_t hot_ns;             /* how long memcached was waited for */
+    int64_t started_ns, took_ns, disk_ns; /* monotonic; 0: nothing was read or written */
+    int64_t hot_ns;                       /* how long memcached was waited for */
     char path[];
 } vc_http_event;
 

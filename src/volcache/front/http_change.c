@@ -1,6 +1,6 @@
 #include "http_parts.h"
 
-enum { TYPE_BYTES = 255, ENCODING_BYTES = 64 };     /* that are stored, at most */
+enum { TYPE_BYTES = 255, ENCODING_BYTES = 64 }; /* that are stored, at most */
 
 /* --- What may be executed here ---------------------------------------------------------------- */
 
@@ -23,8 +23,8 @@ bool vc_http_may_put(const vc_http_job *job) {
     return request->method == VC_PUT && (request->has_length || request->is_chunked) &&
            !vc_request_has(request, VC_FIELD_CONTENT_RANGE) &&
            !vc_request_has(request, VC_FIELD_FLAGS) &&
-           !vc_request_repeats(request, 1u << VC_FIELD_CONTENT_TYPE |
-                                            1u << VC_FIELD_CONTENT_ENCODING) &&
+           !vc_request_repeats(request,
+                               1u << VC_FIELD_CONTENT_TYPE | 1u << VC_FIELD_CONTENT_ENCODING) &&
            change_is_storable(request->values[VC_FIELD_CONTENT_TYPE], TYPE_BYTES) &&
            change_is_storable(request->values[VC_FIELD_CONTENT_ENCODING], ENCODING_BYTES) &&
            change_is_mine(job);
@@ -119,8 +119,7 @@ static bool change_set_put(vc_http_job *job, vc_lifetime *lifetime, vc_put *put)
                           http->settings.max_ttl, lifetime))
         return false;
     uint64_t expires_ms = lifetime->expires_ms;
-    if (expires_ms)
-        expires_ms += (uint64_t)(clocks->store_us(clocks->context) - machine_us) / 1000;
+    if (expires_ms) expires_ms += (uint64_t)(clocks->store_us(clocks->context) - machine_us) / 1000;
     *put = (vc_put){
         .record.key_length = (uint16_t)job->wanted.key_length,
         .record.type_length = (uint8_t)type.length,

@@ -22,8 +22,8 @@ struct vc_http {
     vc_request request;
     vc_http_place verified[VC_HTTP_VERIFIED];
     char path[VC_HEAD_BYTES];
-    char head[VC_PASSED_BYTES];             /* that is forwarded */
-    uint8_t prefix[VC_PREFIX_BYTES_MAX];    /* of a record whose value is not read */
+    char head[VC_PASSED_BYTES];          /* that is forwarded */
+    uint8_t prefix[VC_PREFIX_BYTES_MAX]; /* of a record whose value is not read */
 };
 
 /* One connection. What is after `logged_ns` is 0 at the beginning of a request. */
@@ -31,17 +31,17 @@ typedef struct {
     vc_stream base;
     /* Of the request that is forwarded: bytes of its head in `memory`; 0: none is, or no log. */
     size_t logged_length;
-    int64_t logged_ns;          /* when it began */
-    const char *headers;        /* more of them for the answer; NULL: none */
+    int64_t logged_ns;   /* when it began */
+    const char *headers; /* more of them for the answer; NULL: none */
     vc_method method;
-    int64_t started_ns;         /* 0: no head is complete */
-    int64_t hot_ns;             /* how long memcached was waited for */
-    size_t scanned;             /* bytes of the head that have no end of a head */
-    bool is_asked;              /* memcached, for `asked` */
+    int64_t started_ns; /* 0: no head is complete */
+    int64_t hot_ns;     /* how long memcached was waited for */
+    size_t scanned;     /* bytes of the head that have no end of a head */
+    bool is_asked;      /* memcached, for `asked` */
     bool has_memory, has_continued;
     uint8_t asked[VC_ITEM_BYTES];
     vc_chunks chunks;
-    size_t decoded, taken;      /* bytes of a chunked body: as decoded, as they have arrived */
+    size_t decoded, taken; /* bytes of a chunked body: as decoded, as they have arrived */
 } vc_http_stream;
 
 /* A request whose head is complete. */
@@ -49,16 +49,16 @@ typedef struct {
     vc_http *http;
     vc_http_stream *stream;
     vc_request *request;
-    char *data;                 /* from its head on */
+    char *data; /* from its head on */
     size_t length;
     vc_out *out;
-    vc_text path;               /* decoded */
+    vc_text path; /* decoded */
     vc_wanted wanted;
     bool keeps_alive;
-    size_t body;                /* bytes in `data` that its body takes */
+    size_t body; /* bytes in `data` that its body takes */
 } vc_http_job;
 
-enum { VC_HTTP_NOT_READ = -1 };     /* `disk_ns` of an answer for which no disk was used */
+enum { VC_HTTP_NOT_READ = -1 }; /* `disk_ns` of an answer for which no disk was used */
 
 /* --- http.c --- */
 

@@ -53,8 +53,7 @@ static vc_step read_send_value(vc_http_job *job, const vc_record *record, const 
     vc_out *out = job->out;
     char *start = vc_http_room(job);
     vc_range part;
-    vc_extent extent =
-        vc_requested_range(job->request, record, job->http->date.second, &part);
+    vc_extent extent = vc_requested_range(job->request, record, job->http->date.second, &part);
     if (extent == VC_RANGE_UNDECIDED) return vc_http_forward(job);
     bool is_part = extent == VC_PART;
     if (!is_part) part = (vc_range){0, record->length};
@@ -163,18 +162,10 @@ static vc_step read_send_copy(vc_http_job *job) {
  * memcached is not asked first any longer. */
 static bool read_try_copy(vc_http_job *job, const uint8_t item[VC_ITEM_BYTES], vc_step *step) {
     switch (read_ask(job, item)) {
-    case ASKED_FOUND:
-        *step = read_send_copy(job);
-        return true;
-    case ASKED_LATER:
-        *step = VC_STEP_HOT;
-        return true;
-    case ASKED_ABSENT:
-        read_forget_copy(job);
-        return false;
-    default:
-        *step = vc_http_forward(job);
-        return true;
+    case ASKED_FOUND: *step = read_send_copy(job); return true;
+    case ASKED_LATER: *step = VC_STEP_HOT; return true;
+    case ASKED_ABSENT: read_forget_copy(job); return false;
+    default: *step = vc_http_forward(job); return true;
     }
 }
 

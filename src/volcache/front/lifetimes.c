@@ -8,7 +8,7 @@ static const uint64_t AGE_SECONDS_MAX = UINT64_C(1) << 31;
 static const int64_t EXPIRES_SECONDS_MAX = INT64_C(1) << 34;
 
 typedef struct {
-    vc_text text, name, value;  /* value.at == NULL: there is none */
+    vc_text text, name, value; /* value.at == NULL: there is none */
 } directive;
 
 static bool is_letter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); }
@@ -37,7 +37,9 @@ static bool read_age(vc_text text, int64_t *seconds) {
     uint64_t number;
     at += is_negative;
     if (!vc_read_digits(&at, end, &number, &is_large) || at < end) return false;
-    *seconds = is_negative ? 0 : number < AGE_SECONDS_MAX ? (int64_t)number : (int64_t)AGE_SECONDS_MAX;
+    *seconds = is_negative                ? 0
+               : number < AGE_SECONDS_MAX ? (int64_t)number
+                                          : (int64_t)AGE_SECONDS_MAX;
     return true;
 }
 

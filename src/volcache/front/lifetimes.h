@@ -10,8 +10,8 @@
 enum { VC_DIRECTIVES_BYTES = 255 };
 
 typedef struct {
-    uint64_t expires_ms;        /* by the clock of the machine; 0: never */
-    char directives[VC_DIRECTIVES_BYTES];   /* of Cache-Control, without its lifetime */
+    uint64_t expires_ms;                  /* by the clock of the machine; 0: never */
+    char directives[VC_DIRECTIVES_BYTES]; /* of Cache-Control, without its lifetime */
     uint8_t directives_length;
 } vc_lifetime;
 

@@ -5,13 +5,13 @@
 #include <sys/socket.h>
 
 enum {
-    LOCAL_PARTS = 3,            /* of a reply: its head, the headers, the value */
-    LOCAL_READS = 1024,         /* of a request, at most */
+    LOCAL_PARTS = 3,    /* of a reply: its head, the headers, the value */
+    LOCAL_READS = 1024, /* of a request, at most */
 };
 
 typedef struct {
     vc_stream base;
-    uint64_t number;            /* from 1 on; 0: it has not asked for anything yet */
+    uint64_t number; /* from 1 on; 0: it has not asked for anything yet */
     bool has_held;
 } local_peer;
 
@@ -92,17 +92,18 @@ static vc_step local_change(const local_run *run) {
     bool is_done, is_deletion = head->operation == VC_LOCAL_DELETE;
     vc_condition condition = {(vc_if)head->condition, head->if_stored_us, head->if_expires_ms};
     vc_put put = {
-        .record = {
-            .key_length = head->key_length,
-            .type_length = head->type_length,
-            .encoding_length = head->encoding_length,
-            .cache_length = head->cache_length,
-            .length = head->value_length,
-            .stored_us = head->stored_us,
-            .expires_ms = head->expires_ms,
-            .flags = head->flags,
-            .kind = is_deletion,
-        },
+        .record =
+            {
+                .key_length = head->key_length,
+                .type_length = head->type_length,
+                .encoding_length = head->encoding_length,
+                .cache_length = head->cache_length,
+                .length = head->value_length,
+                .stored_us = head->stored_us,
+                .expires_ms = head->expires_ms,
+                .flags = head->flags,
+                .kind = is_deletion,
+            },
         .key = run->wanted.key,
         .type = run->types,
         .encoding = run->types + head->type_length,
@@ -141,7 +142,9 @@ static vc_step local_share(const local_run *run, int fd) {
     local_rights rights = {.head = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
     vc_local_reply reply = {.status = VC_LOCAL_DONE};
     struct iovec part = {&reply, sizeof(reply)};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &rights,
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &rights,
                              .msg_controllen = sizeof(rights)};
     if (run->out->used) return VC_STEP_FLUSH;
     int shared = run->local->by.functions->share(run->local->by.core);
@@ -246,7 +249,9 @@ bool vc_local_send(int fd, struct iovec *parts, size_t count) {
 ssize_t vc_local_receive(int fd, void *to, size_t room, int *passed) {
     local_rights rights;
     struct iovec part = {to, room};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &rights,
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &rights,
                              .msg_controllen = sizeof(rights)};
     ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
     const struct cmsghdr *head = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;

@@ -13,13 +13,17 @@
 #include "lookup.h"
 
 typedef enum {
-    VC_LOCAL_GET = 1, VC_LOCAL_PEEK, VC_LOCAL_STAT, VC_LOCAL_PUT, VC_LOCAL_DELETE,
-    VC_LOCAL_READS,             /* the value is for `vc_core_count_reads` */
-    VC_LOCAL_SHARE,             /* with the reply comes the descriptor of shared.h */
-    VC_LOCAL_HOLD = 16,         /* it and those above it are calls */
+    VC_LOCAL_GET = 1,
+    VC_LOCAL_PEEK,
+    VC_LOCAL_STAT,
+    VC_LOCAL_PUT,
+    VC_LOCAL_DELETE,
+    VC_LOCAL_READS,     /* the value is for `vc_core_count_reads` */
+    VC_LOCAL_SHARE,     /* with the reply comes the descriptor of shared.h */
+    VC_LOCAL_HOLD = 16, /* it and those above it are calls */
 } vc_local_operation;
 
-enum { VC_LOCAL_GUESTS = 4096 };   /* connections at a time, at most */
+enum { VC_LOCAL_GUESTS = 4096 }; /* connections at a time, at most */
 
 /* Python has more of them. GONE: the owner ends, and has not executed the request. */
 typedef enum { VC_LOCAL_NONE, VC_LOCAL_DONE, VC_LOCAL_GONE = 4 } vc_local_status;
@@ -27,7 +31,7 @@ typedef enum { VC_LOCAL_NONE, VC_LOCAL_DONE, VC_LOCAL_GONE = 4 } vc_local_status
 typedef struct {
     uint32_t value_length, flags;
     uint16_t key_length;
-    uint8_t operation, condition;   /* a `vc_if` */
+    uint8_t operation, condition; /* a `vc_if` */
     uint8_t type_length, encoding_length, cache_length, unused;
     uint64_t stored_us, expires_ms, if_stored_us, if_expires_ms;
 } vc_local_request;
@@ -41,15 +45,14 @@ typedef struct {
 
 /* The executor of a loop, and of the thread for calls. */
 typedef struct {
-    vc_executor by;             /* with `core`, `functions`, `clocks` and `copies` only */
+    vc_executor by; /* with `core`, `functions`, `clocks` and `copies` only */
     /* By the thread for calls. Returns false if the connection is to be closed. `guest` is the
      * number of the connection. */
-    bool (*answer)(void *context, uint64_t guest, const char *data, size_t length,
-                   vc_reply *reply);
+    bool (*answer)(void *context, uint64_t guest, const char *data, size_t length, vc_reply *reply);
     /* A guest has gone that had sent VC_LOCAL_HOLD; by the thread of the loop. */
     void (*gone)(void *context, uint64_t guest);
     void *context;
-    uint64_t guests;            /* since the start */
+    uint64_t guests; /* since the start */
 } vc_local;
 
 extern const vc_protocol vc_local_protocol;

@@ -11,7 +11,7 @@
 #include "clock.h"
 
 enum {
-    LOG_WORD_BYTES = 200,           /* of a field */
+    LOG_WORD_BYTES = 200, /* of a field */
     LOG_PATH_BYTES = 4096,
     /* Three fields in quotes and a query, with five bytes for each, and what else a line has. */
     LOG_LINE_BYTES = LOG_PATH_BYTES + 4 * (5 * LOG_WORD_BYTES) + 2048,
@@ -20,10 +20,10 @@ enum {
 struct vc_log {
     pthread_mutex_t mutex;
     bool is_json;
-    size_t room, used;              /* of the present buffer */
+    size_t room, used; /* of the present buffer */
     unsigned present;
     uint64_t dropped;
-    int64_t second;                 /* of `time` */
+    int64_t second; /* of `time` */
     char time[32];
     char *buffers[2];
 };
@@ -36,15 +36,13 @@ static char *log_put(char *to, const char *text) {
 
 /* --- What comes from clients ------------------------------------------------------------------ */
 
-static int log_digit(char digit) {
-    return digit <= '9' ? digit - '0' : (digit | 0x20) - 'a' + 10;
-}
+static int log_digit(char digit) { return digit <= '9' ? digit - '0' : (digit | 0x20) - 'a' + 10; }
 
 static bool log_is_plain(uint8_t byte) {
     bool is_letter = (byte | 0x20) >= 'a' && (byte | 0x20) <= 'z';
     /* "!", "$" to ";", "=", "@", "_" and "~", without "%" and '"'. */
-    return is_letter || (byte >= '$' && byte <= ';' && byte != '%') || byte == '_' ||
-           byte == '=' || byte == '~' || byte == '@' || byte == '!';
+    return is_letter || (byte >= '$' && byte <= ';' && byte != '%') || byte == '_' || byte == '=' ||
+           byte == '~' || byte == '@' || byte == '!';
 }
 
 static char *log_put_hex(char *to, uint8_t byte) {
@@ -169,8 +167,9 @@ static char *log_put_line(const vc_log *log, char *to, const vc_log_line *line, 
     char place[80];
     if (request) method = request->method_text;
     else method.length = strlen(line->command);
-    if (is_json) to += sprintf(to, "{\"time\": \"%s.%03dZ\", \"remote\": \"", log->time,
-                               (int)(now_us / 1000 % 1000));
+    if (is_json)
+        to += sprintf(to, "{\"time\": \"%s.%03dZ\", \"remote\": \"", log->time,
+                      (int)(now_us / 1000 % 1000));
     to = log_put_word(to, remote, LOG_WORD_BYTES, false);
     if (!is_json) to = log_put(log_put(log_put(to, " - - ["), log->time), "]");
     to = log_put(to, is_json ? "\", \"method\": \"" : " \"");

@@ -17,14 +17,14 @@ typedef struct vc_log vc_log;
 /* Of texts, at == NULL: absent. */
 typedef struct {
     const char *remote;
-    const vc_request *request;      /* NULL: it is a command */
+    const vc_request *request; /* NULL: it is a command */
     const char *command, *result;
-    vc_text key;                    /* of a command */
+    vc_text key; /* of a command */
     int status;
-    uint64_t bytes;                 /* of the answer's body */
+    uint64_t bytes; /* of the answer's body */
     int64_t took_ns;
     vc_text cache, position;
-    const vc_record *record;        /* in place of `position`; NULL: none */
+    const vc_record *record; /* in place of `position`; NULL: none */
 } vc_log_line;
 
 /* Return NULL without memory. Above `bytes_max`, lines are dropped. */

@@ -29,8 +29,7 @@ uint64_t *vc_find_absent(const vc_wanted *wanted, bool counts) {
 
 static bool lookup_is_in_ram(int fd) {
     struct statfs about;
-    return !fstatfs(fd, &about) &&
-           (about.f_type == TMPFS_MAGIC || about.f_type == RAMFS_MAGIC);
+    return !fstatfs(fd, &about) && (about.f_type == TMPFS_MAGIC || about.f_type == RAMFS_MAGIC);
 }
 
 static vc_status lookup_read(const vc_wanted *wanted, const vc_lookup *at, vc_reading *how,
@@ -150,8 +149,7 @@ vc_status vc_delete_record(const vc_wanted *wanted, vc_put *put, bool *existed) 
         .key = wanted->key,
         .ring = VC_RING_UNKNOWN,
     };
-    vc_status status =
-        by->functions->delete(by->core, put, (uint64_t)vc_now_ms(by), existed);
+    vc_status status = by->functions->delete(by->core, put, (uint64_t)vc_now_ms(by), existed);
     if (status == VC_OK) lookup_end_change(wanted, put);
     return status;
 }

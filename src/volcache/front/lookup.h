@@ -15,7 +15,7 @@
 
 /* Microseconds since the epoch, so that tests can set the time. */
 typedef struct {
-    int64_t (*store_us)(void *context);     /* by the clock of the store */
+    int64_t (*store_us)(void *context); /* by the clock of the store */
     int64_t (*machine_us)(void *context);
     void *context;
 } vc_clocks;
@@ -27,8 +27,8 @@ typedef enum { VC_CACHED_FIRST, VC_AT_ONCE, VC_BY_THREADS } vc_reading;
 /* Since the start. */
 typedef struct {
     vc_durations reads, writes;
-    uint64_t absent, evicted, expired;  /* misses by reason */
-    uint64_t errors;            /* of reads, as Python has counted them; in what it has seen only */
+    uint64_t absent, evicted, expired; /* misses by reason */
+    uint64_t errors; /* of reads, as Python has counted them; in what it has seen only */
 } vc_store_counts;
 
 /* What all have; the last fields are zero at first. */
@@ -36,15 +36,15 @@ typedef struct {
     vc_core *core;
     const vc_core_functions *functions;
     const vc_clocks *clocks;
-    vc_copies *copies;          /* NULL: there is no hot tier */
+    vc_copies *copies; /* NULL: there is no hot tier */
     vc_reporter *reporter;
-    vc_log *log;                /* a line for each request; NULL: none */
-    size_t key_size;            /* of the longest key, in bytes */
-    uint64_t value_size;        /* of the longest value, in bytes */
-    int64_t slow_ns, long_ns;   /* requests that took longer are events */
-    uint64_t sample_mask;       /* reads, too, if a number from their times has none of these bits */
+    vc_log *log;              /* a line for each request; NULL: none */
+    size_t key_size;          /* of the longest key, in bytes */
+    uint64_t value_size;      /* of the longest value, in bytes */
+    int64_t slow_ns, long_ns; /* requests that took longer are events */
+    uint64_t sample_mask;     /* reads, too, if a number from their times has none of these bits */
     vc_reading reading;
-    bool is_lock_held;          /* by another thread, when it was tried last */
+    bool is_lock_held; /* by another thread, when it was tried last */
     vc_store_counts counts;
 } vc_executor;
 
@@ -105,9 +105,7 @@ vc_status vc_delete_record(const vc_wanted *wanted, vc_put *put, bool *existed);
 /* Return memory of the stream, with what is at the beginning of it already; NULL: there is none. */
 uint8_t *vc_stream_keep(vc_stream *stream, size_t length);
 /* The request is over. */
-static inline void vc_stream_reset(vc_stream *stream) {
-    stream->is_read = stream->is_put = false;
-}
+static inline void vc_stream_reset(vc_stream *stream) { stream->is_read = stream->is_put = false; }
 /* For `vc_protocol.end`. */
 void vc_stream_end(void *executor, vc_stream *stream);
 

@@ -74,7 +74,7 @@ void vc_loop_set_alarm(vc_loop *loop, vc_alarm *alarm, int64_t after_ns) {
 static vc_alarm *loop_first_alarm(const vc_loop *loop) {
     vc_alarm *first = NULL, *one;
     LIST_FOREACH(one, &loop->alarms, next)
-        if (!first || one->due_ns < first->due_ns) first = one;
+    if (!first || one->due_ns < first->due_ns) first = one;
     return first;
 }
 

@@ -23,7 +23,7 @@ typedef struct vc_watch {
 /* Something that happens once, at a time by the monotonic clock. */
 typedef struct vc_alarm {
     LIST_ENTRY(vc_alarm) next;
-    int64_t due_ns;             /* 0: it is not set */
+    int64_t due_ns; /* 0: it is not set */
     void (*ring)(struct vc_alarm *alarm);
 } vc_alarm;
 
@@ -40,9 +40,9 @@ typedef struct {
     int epoll;
     vc_watch wakeup;
     LIST_HEAD(vc_alarms, vc_alarm) alarms;
-    int64_t now_ns;             /* when the round began */
+    int64_t now_ns; /* when the round began */
     int64_t wait_ns;
-    _Atomic int64_t turn_ns;    /* when it began; 0: the loop waits */
+    _Atomic int64_t turn_ns; /* when it began; 0: the loop waits */
     _Atomic bool is_woken, has_ended;
 } vc_loop;
 

@@ -4,7 +4,10 @@ enum {
     REQUEST = 0x80,
     RESPONSE = 0x81,
     HEADER_BYTES = 24,
-    QUIT = 0x07, QUIT_QUIETLY = 0x17, VERSION = 0x0B, VERBOSITY = 0x1B,
+    QUIT = 0x07,
+    QUIT_QUIETLY = 0x17,
+    VERSION = 0x0B,
+    VERBOSITY = 0x1B,
     SASL_AUTH = 0x21,
     /* memcached accepts no longer name of a mechanism; a user and a token are shorter. */
     MECHANISM_BYTES_MAX = 32,
@@ -14,25 +17,35 @@ enum {
 static const uint64_t NO_INITIAL = 0xFFFFFFFF;
 
 typedef enum {
-    OK = 0, NOT_FOUND = 1, EXISTS = 2, TOO_LARGE = 3, INVALID = 4, NOT_STORED = 5, NON_NUMERIC = 6,
-    AUTH_FAILURE = 0x20, AUTH_CONTINUE = 0x21, UNKNOWN = 0x81, OUT_OF_MEMORY = 0x82,
+    OK = 0,
+    NOT_FOUND = 1,
+    EXISTS = 2,
+    TOO_LARGE = 3,
+    INVALID = 4,
+    NOT_STORED = 5,
+    NON_NUMERIC = 6,
+    AUTH_FAILURE = 0x20,
+    AUTH_CONTINUE = 0x21,
+    UNKNOWN = 0x81,
+    OUT_OF_MEMORY = 0x82,
 } status;
 
 /* What a request of an opcode consists of. `kind`: see below. */
 typedef struct {
     vc_mc_name name;
     vc_mc_action action;
-    uint8_t extras, fewer_extras;   /* sizes that are right */
+    uint8_t extras, fewer_extras; /* sizes that are right */
     bool is_known, has_key, may_have_key, has_value;
     uint8_t kind;
 } form;
 
 enum {
-    QUIET = 1,              /* a success is not answered, of a read: a miss */
-    WITH_KEY = 2,           /* the key is returned */
+    QUIET = 1,    /* a success is not answered, of a read: a miss */
+    WITH_KEY = 2, /* the key is returned */
 };
 
-#define READING(extras, kind) {VC_MC_GET, VC_MC_READ, extras, extras, true, true, false, false, kind}
+#define READING(extras, kind) \
+    {VC_MC_GET, VC_MC_READ, extras, extras, true, true, false, false, kind}
 #define TOUCHING(kind) {VC_MC_GAT, VC_MC_READ, 4, 4, true, true, false, false, kind}
 #define PUTTING(name, extras, kind) \
     {name, VC_MC_WRITE, extras, extras, true, true, false, true, kind}
@@ -88,7 +101,7 @@ typedef struct {
     uint8_t opcode;
     const form *form;
     uint64_t extras, key, body, value;
-    bool is_whole;          /* the body has room for extras and key */
+    bool is_whole; /* the body has room for extras and key */
 } header;
 
 /* Numbers have their highest byte first. */
@@ -193,8 +206,7 @@ static vc_step mc_binary_finish(const header *is, vc_mc_stream *stream, vc_mc_co
         command->name = VC_MC_CAS;
         command->mode = VC_MC_SET;
         return VC_STEP_NEXT;
-    case VC_MC_LOGIN:
-        return parse_login(stream, command);
+    case VC_MC_LOGIN: return parse_login(stream, command);
     case VC_MC_REPORT:
         command->value = command->key;
         command->key.length = 0;
@@ -203,8 +215,7 @@ static vc_step mc_binary_finish(const header *is, vc_mc_stream *stream, vc_mc_co
         command->closes = is->form->name == VC_MC_QUIT;
         if (is->form->kind & QUIET) return VC_STEP_NEXT;
         return mc_binary_answer(command, OK, is->opcode == VERSION ? "1.6.18" : "");
-    default:
-        return VC_STEP_NEXT;
+    default: return VC_STEP_NEXT;
     }
 }
 
@@ -283,7 +294,8 @@ static void respond_text(const vc_mc_command *command, vc_out *out, unsigned cod
 }
 
 /* Answer a result that is no success, as memcached does. */
-static void mc_binary_fail(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
+static void mc_binary_fail(const vc_mc_command *command, const vc_mc_outcome *outcome,
+                           vc_out *out) {
     static const struct {
         status status;
         const char *text;
@@ -342,8 +354,7 @@ static void succeed(const vc_mc_command *command, const vc_mc_outcome *outcome, 
     }
 }
 
-void vc_mc_reply_binary(const vc_mc_command *command, const vc_mc_outcome *outcome,
-                        vc_out *out) {
+void vc_mc_reply_binary(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
     bool is_known = command->opcode < sizeof(FORMS) / sizeof(*FORMS);
     uint8_t kind = is_known ? FORMS[command->opcode].kind : 0;
     const vc_record *record = &outcome->record;
@@ -369,7 +380,6 @@ void vc_mc_reply_binary(const vc_mc_command *command, const vc_mc_outcome *outco
     case VC_MC_AUTHENTICATED:
         if (!(kind & QUIET)) succeed(command, outcome, out);
         return;
-    default:
-        mc_binary_fail(command, outcome, out);
+    default: mc_binary_fail(command, outcome, out);
     }
 }

@@ -1,8 +1,8 @@
 #include "mc_parts.h"
 
 enum {
-    WORDS_MAX = 19,             /* of a line, with the command */
-    OPAQUE_BYTES_MAX = 32,      /* with its letter */
+    WORDS_MAX = 19,        /* of a line, with the command */
+    OPAQUE_BYTES_MAX = 32, /* with its letter */
     LETTERS = 127,
 };
 
@@ -11,7 +11,7 @@ enum {
 /* Where each flag is among those of a line, by its letter; 0: it was not given. */
 typedef struct {
     uint8_t places[LETTERS];
-    char mode;              /* what follows "M" */
+    char mode; /* what follows "M" */
 } flags;
 
 static bool has(const flags *given, char letter) { return given->places[(uint8_t)letter]; }
@@ -30,15 +30,9 @@ static const char *read_flag(vc_text word, vc_mc_command *command, flags *given)
     case 'b':
         command->is_base64 = true;
         return vc_mc_decode_key(command) ? NULL : "CLIENT_ERROR error decoding key";
-    case 'q':
-        command->is_quiet = true;
-        return NULL;
-    case 'v':
-        command->wants_value = true;
-        return NULL;
-    case 'u':
-        command->is_peek = true;
-        return NULL;
+    case 'q': command->is_quiet = true; return NULL;
+    case 'v': command->wants_value = true; return NULL;
+    case 'u': command->is_peek = true; return NULL;
     case 'T':
         command->has_exptime = true;
         return vc_mc_read_signed(rest, &command->exptime) ? NULL : BAD_TOKEN;
@@ -48,8 +42,7 @@ static const char *read_flag(vc_text word, vc_mc_command *command, flags *given)
     case 'R':
         command->has_recache = true;
         return vc_mc_read_signed(rest, &command->recache) ? NULL : BAD_TOKEN;
-    case 'C':
-        return vc_mc_read_unsigned(rest, UINT64_MAX, &command->cas) ? NULL : BAD_TOKEN;
+    case 'C': return vc_mc_read_unsigned(rest, UINT64_MAX, &command->cas) ? NULL : BAD_TOKEN;
     case 'F':
         if (!vc_mc_read_unsigned(rest, UINT32_MAX, &number)) return VC_MC_BAD_FORMAT;
         command->flags = (uint32_t)number;
@@ -65,8 +58,7 @@ static const char *read_flag(vc_text word, vc_mc_command *command, flags *given)
         return vc_mc_read_unsigned(rest, UINT64_MAX, &command->delta)
                    ? NULL
                    : "CLIENT_ERROR invalid numeric delta value";
-    default: /* As in memcached, what follows the others is ignored. */
-        return NULL;
+    default: /* As in memcached, what follows the others is ignored. */ return NULL;
     }
 }
 
@@ -90,10 +82,10 @@ static const char *read_letters(const vc_text *words, unsigned count, vc_mc_comm
 typedef struct {
     vc_mc_name name;
     vc_mc_action action;
-    unsigned first;         /* word that is a flag */
-    const char *repeated;   /* the flags that the reply repeats */
-    const char *too_many;   /* the error if there are too many words */
-    const char *invalid;    /* that of any flag but an opaque; NULL: each has its own */
+    unsigned first;       /* word that is a flag */
+    const char *repeated; /* the flags that the reply repeats */
+    const char *too_many; /* the error if there are too many words */
+    const char *invalid;  /* that of any flag but an opaque; NULL: each has its own */
 } form;
 
 #define TOO_LONG "CLIENT_ERROR options flags too long"
@@ -180,7 +172,10 @@ static const char *parse_debug(const vc_text *words, unsigned count, vc_mc_comma
 const char *vc_mc_parse_meta(const vc_text *words, unsigned count, vc_mc_command *command,
                              const vc_text **size) {
     static const char *(*const USES[])(const flags *, vc_mc_command *) = {
-        use_get, use_put, use_delete, use_count,
+        use_get,
+        use_put,
+        use_delete,
+        use_count,
     };
     flags given = {0};
     unsigned i = 0;

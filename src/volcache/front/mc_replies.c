@@ -1,9 +1,8 @@
 #include "mc_parts.h"
 
-enum { DIGITS = 24 };   /* of a number, at most */
+enum { DIGITS = 24 }; /* of a number, at most */
 
-void vc_mc_add_reply(vc_out *out, const char *head, size_t length, vc_text value,
-                     const char *end) {
+void vc_mc_add_reply(vc_out *out, const char *head, size_t length, vc_text value, const char *end) {
     char *to = out->at + out->used, *room_end = out->at + out->room;
     uintptr_t at = (uintptr_t)value.at;
     if (at >= (uintptr_t)to + length && at < (uintptr_t)room_end) to += at - (uintptr_t)to - length;
@@ -51,7 +50,8 @@ static void add_result(const vc_mc_outcome *outcome, vc_mc_result result, vc_out
     mc_replies_add_line(out, LINES[result], has_text ? outcome->text : VC_MC_NONE);
 }
 
-static void mc_replies_add_value(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
+static void mc_replies_add_value(const vc_mc_command *command, const vc_mc_outcome *outcome,
+                                 vc_out *out) {
     char head[VC_MC_REPLY_BYTES], *to = vc_put_text(head, "VALUE ");
     to = vc_put_bytes(to, command->key.at, command->key.length);
     *to++ = ' ';
@@ -105,18 +105,12 @@ void vc_mc_reply_text(const vc_mc_command *command, const vc_mc_outcome *outcome
 static int64_t number_of(char letter, const vc_mc_command *command, const vc_mc_outcome *outcome) {
     const vc_record *record = &outcome->record;
     switch (letter) {
-    case 't':
-        return outcome->ttl_ms < 0 ? -1 : (outcome->ttl_ms + 999) / 1000;
-    case 'c':
-        return outcome->has_record ? (int64_t)record->stored_us : 0;
-    case 'f':
-        return record->flags;
-    case 'h':
-        return outcome->idle >= 0;
-    case 'l':
-        return outcome->idle > 0 ? outcome->idle : 0;
-    default: /* 's' */
-        return outcome->has_record ? record->length : (int64_t)command->value.length;
+    case 't': return outcome->ttl_ms < 0 ? -1 : (outcome->ttl_ms + 999) / 1000;
+    case 'c': return outcome->has_record ? (int64_t)record->stored_us : 0;
+    case 'f': return record->flags;
+    case 'h': return outcome->idle >= 0;
+    case 'l': return outcome->idle > 0 ? outcome->idle : 0;
+    default: /* 's' */ return outcome->has_record ? record->length : (int64_t)command->value.length;
     }
 }
 
@@ -147,8 +141,7 @@ static char *put_flags(char *to, const vc_mc_command *command, const vc_mc_outco
     return to;
 }
 
-static void add_debug(const vc_mc_command *command, const vc_mc_outcome *outcome,
-                      vc_out *out) {
+static void add_debug(const vc_mc_command *command, const vc_mc_outcome *outcome, vc_out *out) {
     char head[VC_MC_REPLY_BYTES], *to = vc_put_text(head, "ME ");
     int64_t ttl_ms = outcome->ttl_ms;
     to = command->is_base64 ? vc_put_base64(to, command->key)

@@ -12,7 +12,7 @@ static const int64_t TTL_SECONDS_MAX = INT64_C(1) << 34;
 static const int64_t SECOND_NS = 1000000000;
 
 /* Inside of this file: the command is refused, and the outcome has the result. */
-#define REFUSED ((vc_step)-1)
+#define REFUSED ((vc_step) - 1)
 
 static const vc_mc_config *config_of(const vc_mc_run *run) { return &run->mc->config; }
 static const uint8_t *key_of(const vc_mc_run *run) { return (const uint8_t *)run->command->key.at; }
@@ -119,8 +119,7 @@ static vc_step read_record(vc_mc_run *run, const vc_lookup *at, bool is_read, si
     vc_executor *by = &run->mc->by;
     vc_record *record = &run->outcome.record;
     uint8_t *bytes = (uint8_t *)run->out->at + run->out->used;
-    vc_status status =
-        vc_read_record(&run->wanted, at, false, config_of(run)->ask, bytes, record);
+    vc_status status = vc_read_record(&run->wanted, at, false, config_of(run)->ask, bytes, record);
     if (status == VC_COLD) {
         run->stream->started_ns = run->started_ns;
         return vc_hand_over(&run->wanted, at) ? VC_STEP_DISK : VC_STEP_CALL;
@@ -161,15 +160,12 @@ static bool needs_lock(const vc_mc_run *run) {
     const vc_mc_command *command = run->command;
     bool has_copies = run->mc->by.copies;
     switch (command->action) {
-    case VC_MC_READ:
-        return command->has_exptime || command->creates || command->has_recache;
-    case VC_MC_WRITE:
-        return has_copies || command->mode != VC_MC_SET || command->cas;
+    case VC_MC_READ: return command->has_exptime || command->creates || command->has_recache;
+    case VC_MC_WRITE: return has_copies || command->mode != VC_MC_SET || command->cas;
     case VC_MC_REMOVE:
         /* Who may wait asks Python, which does not wait for memcached with the lock. */
         return command->cas || (has_copies && !config_of(run)->ask);
-    default:
-        return command->action == VC_MC_TOUCHING || command->action == VC_MC_COUNT;
+    default: return command->action == VC_MC_TOUCHING || command->action == VC_MC_COUNT;
     }
 }
 
@@ -213,11 +209,12 @@ static vc_step erase(vc_mc_run *run, bool *existed) {
 /* Return the put of a value of its own, with `flags` of the command. */
 static vc_put put_of(const vc_mc_run *run, vc_text value) {
     return (vc_put){
-        .record = {
-            .key_length = (uint16_t)run->command->key.length,
-            .length = (uint32_t)value.length,
-            .flags = run->command->flags,
-        },
+        .record =
+            {
+                .key_length = (uint16_t)run->command->key.length,
+                .length = (uint32_t)value.length,
+                .flags = run->command->flags,
+            },
         .key = key_of(run),
         .value = (const uint8_t *)value.at,
     };
@@ -225,8 +222,7 @@ static vc_put put_of(const vc_mc_run *run, vc_text value) {
 
 bool vc_mc_prepare_set(vc_mc_run *run, vc_put *put) {
     const vc_mc_command *command = run->command;
-    if (command->action != VC_MC_WRITE || needs_lock(run) ||
-        command->is_too_large ||
+    if (command->action != VC_MC_WRITE || needs_lock(run) || command->is_too_large ||
         vc_mc_refuse_key(command->key, run->mc->by.key_size, run->mc->reason))
         return false;
     *put = put_of(run, command->value);
@@ -279,8 +275,7 @@ static vc_step touch_found(vc_mc_run *run) {
 
 /* Refuse a key under which nothing can be stored. */
 static vc_step check_key(vc_mc_run *run) {
-    const char *reason = vc_mc_refuse_key(run->command->key, run->mc->by.key_size,
-                                          run->mc->reason);
+    const char *reason = vc_mc_refuse_key(run->command->key, run->mc->by.key_size, run->mc->reason);
     return reason ? mc_store_refuse(run, VC_MC_BAD_KEY, reason) : VC_STEP_NEXT;
 }
 
@@ -328,8 +323,7 @@ static void mc_store_decide(vc_mc_run *run, uint64_t before_ms) {
     if (vc_recent_get(won, version, &number)) {
         run->outcome.token = 'Z';
     } else if (command->has_recache) {
-        uint64_t expires_ms =
-            command->is_recache_late ? run->outcome.record.expires_ms : before_ms;
+        uint64_t expires_ms = command->is_recache_late ? run->outcome.record.expires_ms : before_ms;
         int64_t ttl_ms = ttl_of(run, expires_ms);
         if (ttl_ms < 0 || (ttl_ms + 999) / 1000 * 1000 >= ms_until(run, command->recache)) return;
         vc_recent_put(won, version, 0);
@@ -350,8 +344,8 @@ static vc_step mc_store_get(vc_mc_run *run) {
     if (command->form == VC_MC_META) mc_store_decide(run, before_ms);
     note_read(run, before_ms);
     /* Who holds the lock promotes nothing. */
-    if (run->mc->by.copies && command->wants_value && !needs_lock(run) &&
-        !run->outcome.is_copy && vc_find_copy(&run->wanted, NULL) != VC_COPY_FIRST)
+    if (run->mc->by.copies && command->wants_value && !needs_lock(run) && !run->outcome.is_copy &&
+        vc_find_copy(&run->wanted, NULL) != VC_COPY_FIRST)
         vc_count_read(&run->wanted, &run->outcome.record);
     return VC_STEP_NEXT;
 }
@@ -370,11 +364,11 @@ static vc_step edit(vc_mc_run *run) {
     if (!outcome->has_record) return end(run, VC_MC_NOT_STORED);
     vc_record changed = outcome->record;
     if (command->cas && command->cas != changed.stored_us) return end(run, VC_MC_EXISTS);
-    if (changed.length + added.length > run->mc->by.value_size)
-        return end(run, VC_MC_TOO_LARGE);
+    if (changed.length + added.length > run->mc->by.value_size) return end(run, VC_MC_TOO_LARGE);
     bool is_append = command->mode == VC_MC_APPEND;
     if (!is_append) memmove(outcome->value + added.length, outcome->value, changed.length);
-    if (added.length) memcpy(outcome->value + (is_append ? changed.length : 0), added.at, added.length);
+    if (added.length)
+        memcpy(outcome->value + (is_append ? changed.length : 0), added.at, added.length);
     changed.length += (uint32_t)added.length;
     changed.stored_us = 0;
     step = rewrite(run, &changed, outcome->value);
@@ -389,7 +383,8 @@ static vc_step mc_store_put(vc_mc_run *run) {
     if (step != VC_STEP_NEXT) return step;
     if (command->is_too_large) {
         /* As in memcached, so that no client gets the value that it wanted to replace. */
-        if (command->mode == VC_MC_SET && (step = erase(run, &existed)) != VC_STEP_NEXT) return step;
+        if (command->mode == VC_MC_SET && (step = erase(run, &existed)) != VC_STEP_NEXT)
+            return step;
         return end(run, VC_MC_TOO_LARGE);
     }
     if (command->mode == VC_MC_APPEND || command->mode == VC_MC_PREPEND) return edit(run);
@@ -464,8 +459,8 @@ static vc_step count(vc_mc_run *run) {
     outcome->result = VC_MC_STORED;
     outcome->has_record = true;
     outcome->number = number;
-    outcome->ttl_ms =
-        ttl_of(run, command->wants_earlier_ttl ? before_ms : outcome->record.expires_ms);
+    outcome->ttl_ms = ttl_of(run,
+                             command->wants_earlier_ttl ? before_ms : outcome->record.expires_ms);
     return VC_STEP_NEXT;
 }
 
@@ -501,8 +496,7 @@ static vc_step flush_all(vc_mc_run *run) {
  * more than a line, which has at least 8. */
 static vc_step mc_store_report(vc_mc_run *run) {
     vc_mc_asked asked = {.value = run->command->value};
-    asked.question =
-        run->command->action == VC_MC_REPORT ? VC_MC_ASK_STATS : VC_MC_ASK_CONFIG;
+    asked.question = run->command->action == VC_MC_REPORT ? VC_MC_ASK_STATS : VC_MC_ASK_CONFIG;
     vc_step step = ask(run, &asked);
     return step == VC_STEP_NEXT ? mc_store_reserve(run, 3 * asked.text.length) : step;
 }
@@ -523,9 +517,15 @@ static vc_step mc_store_answer(vc_mc_run *run) {
 
 vc_step vc_mc_run_command(vc_mc_run *run) {
     static vc_step (*const ACTIONS[])(vc_mc_run *) = {
-        [VC_MC_READ] = mc_store_get,          [VC_MC_WRITE] = mc_store_put,        [VC_MC_COUNT] = count,
-        [VC_MC_TOUCHING] = touch,    [VC_MC_REMOVE] = delete,    [VC_MC_ANSWERING] = mc_store_answer,
-        [VC_MC_FLUSHING] = flush_all, [VC_MC_REPORT] = mc_store_report,   [VC_MC_LISTING] = mc_store_report,
+        [VC_MC_READ] = mc_store_get,
+        [VC_MC_WRITE] = mc_store_put,
+        [VC_MC_COUNT] = count,
+        [VC_MC_TOUCHING] = touch,
+        [VC_MC_REMOVE] = delete,
+        [VC_MC_ANSWERING] = mc_store_answer,
+        [VC_MC_FLUSHING] = flush_all,
+        [VC_MC_REPORT] = mc_store_report,
+        [VC_MC_LISTING] = mc_store_report,
         [VC_MC_LOGIN] = login,
     };
     vc_executor *by = &run->mc->by;

@@ -1,12 +1,13 @@
 #include "mc_parts.h"
 
 enum {
-    LINE_BYTES_MAX = 2048,      /* without its line feed; a get may be longer */
-    SPACES_MAX = 100,           /* before a long get; between its keys they are not searched for
+    LINE_BYTES_MAX = 2048, /* without its line feed; a get may be longer */
+    SPACES_MAX = 100,      /* before a long get; between its keys they are not searched for
                                  * another key */
-    DIGITS_MAX = 64,            /* of the time of a long get */
+    DIGITS_MAX = 64,       /* of the time of a long get */
     CREDENTIALS_BYTES_MAX = 2048,
-    MEMLIMIT_MIN = 8, MEMLIMIT_MAX = 1000000000,
+    MEMLIMIT_MIN = 8,
+    MEMLIMIT_MAX = 1000000000,
 };
 
 #define BAD_EXPTIME "CLIENT_ERROR invalid exptime argument"
@@ -39,8 +40,9 @@ static vc_step want(vc_mc_stream *stream, vc_mc_command *command, size_t needed)
 /* --- Values ------------------------------------------------------------------------------- */
 
 /* Add the value, which follows the line of a command. `error`: it is skipped, and this answered. */
-static vc_step mc_text_add_value(vc_mc_stream *stream, const char *data, size_t length, uint64_t bytes,
-                                 const char *error, const char *bad_chunk, vc_mc_command *command) {
+static vc_step mc_text_add_value(vc_mc_stream *stream, const char *data, size_t length,
+                                 uint64_t bytes, const char *error, const char *bad_chunk,
+                                 vc_mc_command *command) {
     size_t line_end = command->used;
     if (error || command->is_too_large) {
         command->skipped = bytes + 2;
@@ -59,8 +61,7 @@ static vc_step read_credentials(vc_mc_command *command) {
     while (at < end && *at == ' ') at++;
     vc_mc_next_word(&at, end);
     vc_text token = vc_mc_next_word(&at, end);
-    if (!token.length)
-        return answer_error(command, "CLIENT_ERROR bad authentication token format");
+    if (!token.length) return answer_error(command, "CLIENT_ERROR bad authentication token format");
     command->action = VC_MC_LOGIN;
     command->value = token;
     return VC_STEP_NEXT;
@@ -75,8 +76,9 @@ static vc_step parse_credentials(vc_mc_stream *stream, const char *data, size_t 
         return answer_error(command, "CLIENT_ERROR unauthenticated");
     bool is_long = bytes > CREDENTIALS_BYTES_MAX;
     vc_step step = mc_text_add_value(stream, data, length, bytes,
-                                        is_long ? "CLIENT_ERROR bad authentication token format" : NULL,
-                                        "CLIENT_ERROR bad command line termination", command);
+                                     is_long ? "CLIENT_ERROR bad authentication token format"
+                                             : NULL,
+                                     "CLIENT_ERROR bad command line termination", command);
     return step == VC_STEP_NEXT && !command->is_error ? read_credentials(command) : step;
 }
 
@@ -143,10 +145,8 @@ static const char *read_memlimit(const vc_text *words, vc_mc_command *command) {
     uint64_t limit;
     (void)command;
     if (!vc_mc_read_unsigned(words[1], UINT32_MAX, &limit)) return "ERROR";
-    if (limit < MEMLIMIT_MIN)
-        return "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m";
-    if (limit > MEMLIMIT_MAX)
-        return "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes";
+    if (limit < MEMLIMIT_MIN) return "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m";
+    if (limit > MEMLIMIT_MAX) return "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes";
     return NULL;
 }
 
@@ -166,10 +166,10 @@ enum { ANY_WORDS = VC_MC_WORDS, NEVER = VC_MC_WORDS + 1 };
 typedef struct {
     vc_mc_name name;
     vc_mc_action action;
-    uint8_t least, most;    /* words without "noreply" */
-    uint8_t quiet;          /* from so many words on, the last one may be "noreply" */
-    reader *read;           /* NULL: there is nothing to read */
-    const char *answer;     /* of ANSWERING */
+    uint8_t least, most; /* words without "noreply" */
+    uint8_t quiet;       /* from so many words on, the last one may be "noreply" */
+    reader *read;        /* NULL: there is nothing to read */
+    const char *answer;  /* of ANSWERING */
 } form;
 
 static const form FORMS[] = {
@@ -373,8 +373,8 @@ static vc_step parse_key(vc_mc_stream *stream, const char *data, size_t length,
 
 /* --- The input ---------------------------------------------------------------------------- */
 
-vc_step vc_mc_parse_text(uint64_t value_size, vc_mc_stream *stream, const char *data,
-                         size_t length, vc_mc_command *command) {
+vc_step vc_mc_parse_text(uint64_t value_size, vc_mc_stream *stream, const char *data, size_t length,
+                         vc_mc_command *command) {
     if (stream->is_series) return parse_key(stream, data, length, command);
     const char *found = memchr(data + stream->scanned, '\n', length - stream->scanned);
     size_t size = found ? (size_t)(found - data) : length;

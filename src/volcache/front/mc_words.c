@@ -52,15 +52,13 @@ const char *vc_mc_refuse_key(vc_text key, size_t size_max, char reason[VC_MC_REA
     case VC_KEY_CONTROL:
         return "bad key: it holds a control byte; a key is the path after its first slash,"
                " without control bytes";
-    case VC_KEY_RESERVED:
-        return "bad key: the prefix \"-/\" is reserved";
+    case VC_KEY_RESERVED: return "bad key: the prefix \"-/\" is reserved";
     case VC_KEY_DOTS:
         return "bad key: it holds a segment \".\" or \"..\"; a key is the path of a URL";
-    default:
-        break;
+    default: break;
     }
     if (key.length <= size_max) return NULL;
-    snprintf(reason, VC_MC_REASON_BYTES, "key is %zu bytes long; allowed are 1 to %zu",
-             key.length, size_max);
+    snprintf(reason, VC_MC_REASON_BYTES, "key is %zu bytes long; allowed are 1 to %zu", key.length,
+             size_max);
     return reason;
 }

@@ -8,14 +8,42 @@
 enum { KEYS_FETCHED = 16 };
 
 const char *const vc_mc_names[VC_MC_NAMES] = {
-    "get", "gets", "gat", "gats", "set", "add", "replace", "append", "prepend", "cas", "incr",
-    "decr", "touch", "delete", "mg", "ms", "md", "ma", "me", "mn", "noop", "version", "verbosity",
-    "quit", "shutdown", "flush_all", "stats", "auth", "cache_memlimit", "config", "unknown",
+    "get",
+    "gets",
+    "gat",
+    "gats",
+    "set",
+    "add",
+    "replace",
+    "append",
+    "prepend",
+    "cas",
+    "incr",
+    "decr",
+    "touch",
+    "delete",
+    "mg",
+    "ms",
+    "md",
+    "ma",
+    "me",
+    "mn",
+    "noop",
+    "version",
+    "verbosity",
+    "quit",
+    "shutdown",
+    "flush_all",
+    "stats",
+    "auth",
+    "cache_memlimit",
+    "config",
+    "unknown",
 };
 const char *const vc_mc_results[VC_MC_RESULTS] = {
-    "hit", "miss", "stored", "not_stored", "exists", "not_found", "non_numeric", "deleted",
-    "touched", "ok", "authenticated", "denied", "unauthorized", "forbidden", "bad_key", "too_large",
-    "failed", "error",
+    "hit",          "miss",      "stored",  "not_stored", "exists",        "not_found",
+    "non_numeric",  "deleted",   "touched", "ok",         "authenticated", "denied",
+    "unauthorized", "forbidden", "bad_key", "too_large",  "failed",        "error",
 };
 
 /* In the log: what HTTP answers in the same case. */
@@ -85,8 +113,8 @@ static void count_command(const vc_mc_run *run, size_t bytes) {
     if (run->absent) vc_count(run->absent, 1);
     vc_count(&counts->executed, 1);
     if (by->log) log_command(run, took_ns, bytes);
-    bool is_sampled =
-        result == VC_MC_HIT && vc_is_sample(run->started_ns + took_ns, by->sample_mask);
+    bool is_sampled = result == VC_MC_HIT &&
+                      vc_is_sample(run->started_ns + took_ns, by->sample_mask);
     if (is_sampled || result == VC_MC_UNAUTHORIZED || vc_took_long(by, took_ns))
         add_event(run, took_ns, is_sampled);
 }
@@ -98,14 +126,11 @@ static bool is_allowed(const vc_mc_rights *rights, const vc_mc_command *command)
     case VC_MC_READ:
         return rights->may_read &&
                (rights->may_write || !(command->has_exptime || command->creates));
-    case VC_MC_REPORT:
-        return rights->may_read;
+    case VC_MC_REPORT: return rights->may_read;
     case VC_MC_ANSWERING:
     case VC_MC_LISTING:
-    case VC_MC_LOGIN:
-        return true;
-    default:
-        return rights->may_write;
+    case VC_MC_LOGIN: return true;
+    default: return rights->may_write;
     }
 }
 

@@ -11,7 +11,7 @@
 
 /* A key that is to be promoted. */
 typedef struct {
-    uint32_t length;            /* of the whole event, with its key, in bytes */
+    uint32_t length; /* of the whole event, with its key, in bytes */
     uint32_t key_length;
     uint64_t expires_ms;
     char key[];
@@ -28,7 +28,7 @@ typedef struct {
 /* Of one executor; zero at first, except `news`. */
 typedef struct {
     vc_news *news;
-    vc_events events;           /* of its protocol */
+    vc_events events; /* of its protocol */
     vc_events hot;
 } vc_reporter;
 

@@ -61,64 +61,77 @@
 #include "core.h"
 
 typedef enum {
-    VC_STEP_NEXT, VC_STEP_MORE, VC_STEP_MEMORY, VC_STEP_DISK, VC_STEP_TOGETHER, VC_STEP_HOT,
-    VC_STEP_VALUE, VC_STEP_FORWARD, VC_STEP_CALL, VC_STEP_FLUSH
+    VC_STEP_NEXT,
+    VC_STEP_MORE,
+    VC_STEP_MEMORY,
+    VC_STEP_DISK,
+    VC_STEP_TOGETHER,
+    VC_STEP_HOT,
+    VC_STEP_VALUE,
+    VC_STEP_FORWARD,
+    VC_STEP_CALL,
+    VC_STEP_FLUSH
 } vc_step;
 
 /* What is awaited of a client, and so which time limit holds. */
 typedef enum {
-    VC_AT_IDLE,     /* a request: none of its bytes is there, at most empty lines or half of one */
-    VC_AT_HEAD,     /* the rest of a head */
-    VC_AT_BODY,     /* the rest of a body */
+    VC_AT_IDLE, /* a request: none of its bytes is there, at most empty lines or half of one */
+    VC_AT_HEAD, /* the rest of a head */
+    VC_AT_BODY, /* the rest of a body */
 } vc_at;
 
-typedef enum { VC_WAITED_NOT, VC_WAITED_MEMORY, VC_WAITED_DISK, VC_WAITED_PUT, VC_WAITED_HOT }
-    vc_waited;
+typedef enum {
+    VC_WAITED_NOT,
+    VC_WAITED_MEMORY,
+    VC_WAITED_DISK,
+    VC_WAITED_PUT,
+    VC_WAITED_HOT
+} vc_waited;
 
 /* Why a connection refuses a request. */
 typedef enum {
-    VC_REFUSED_HEAD,            /* its head arrives too slowly */
-    VC_REFUSED_BODY,            /* its body arrives too slowly */
-    VC_REFUSED_MEMORY,          /* it waited too long for memory */
-    VC_REFUSED_DISK,            /* it waited too long for the disk */
-    VC_REFUSED_APPLICATION,     /* the application does not answer */
-    VC_REFUSED_CONNECTION,      /* there are too many connections; nothing was received */
-    VC_REFUSED_END,             /* the process ends; nothing was received that is not answered */
+    VC_REFUSED_HEAD,        /* its head arrives too slowly */
+    VC_REFUSED_BODY,        /* its body arrives too slowly */
+    VC_REFUSED_MEMORY,      /* it waited too long for memory */
+    VC_REFUSED_DISK,        /* it waited too long for the disk */
+    VC_REFUSED_APPLICATION, /* the application does not answer */
+    VC_REFUSED_CONNECTION,  /* there are too many connections; nothing was received */
+    VC_REFUSED_END,         /* the process ends; nothing was received that is not answered */
 } vc_refusal;
 
 /* What memcached has for an item. */
 typedef enum {
-    VC_COPY_FOUND,      /* `copy` of the record */
-    VC_COPY_ABSENT,     /* nothing, or it did not answer in time */
-    VC_COPY_UNASKED,    /* this loop has no connection to it: the application may have one */
+    VC_COPY_FOUND,   /* `copy` of the record */
+    VC_COPY_ABSENT,  /* nothing, or it did not answer in time */
+    VC_COPY_UNASKED, /* this loop has no connection to it: the application may have one */
 } vc_copy_state;
 
 typedef struct {
-    const char *head;           /* whole, in the one form that bjoern's parser cannot misread */
-    size_t head_length;         /* valid until the next call of the executor */
-    bool is_head;               /* the answer has no body, whatever it says */
-    bool keeps_alive;           /* the client's connection, after the answer */
-    bool is_reserved;           /* for a path of the operator */
+    const char *head;   /* whole, in the one form that bjoern's parser cannot misread */
+    size_t head_length; /* valid until the next call of the executor */
+    bool is_head;       /* the answer has no body, whatever it says */
+    bool keeps_alive;   /* the client's connection, after the answer */
+    bool is_reserved;   /* for a path of the operator */
     uint64_t body_length;
-    size_t gap;                 /* bytes behind the body that are dropped: it was decoded */
+    size_t gap; /* bytes behind the body that are dropped: it was decoded */
 } vc_forward;
 
 /* One connection, as a protocol sees it; the beginning of a struct of the protocol's own, which is
  * zero at first. */
 typedef struct {
     /* Set by the connection. */
-    const char *remote;         /* the client's address */
-    int fd;                     /* of its socket, for descriptors that are to be sent */
-    vc_waited waited;           /* what for, since the call before */
-    vc_status status;           /* of DISK; VC_DEFERRED: it waited for too long */
-    vc_copy_state hot;          /* of HOT */
+    const char *remote; /* the client's address */
+    int fd;             /* of its socket, for descriptors that are to be sent */
+    vc_waited waited;   /* what for, since the call before */
+    vc_status status;   /* of DISK; VC_DEFERRED: it waited for too long */
+    vc_copy_state hot;  /* of HOT */
     const uint8_t *copy;
     size_t copy_length;
-    int64_t waited_ns;          /* how long */
+    int64_t waited_ns; /* how long */
     /* Set by lookup.c; only `memory` lives longer than a request. */
-    uint8_t *memory;            /* for what has to stay where it is while the connection waits */
-    bool is_read;               /* the record is read by a thread */
-    bool is_put;                /* `put` is made by a thread */
+    uint8_t *memory; /* for what has to stay where it is while the connection waits */
+    bool is_read;    /* the record is read by a thread */
+    bool is_put;     /* `put` is made by a thread */
     /* Results; each is valid after the steps that name it. */
     size_t needed;
     vc_at at;
@@ -126,7 +139,7 @@ typedef struct {
     bool verifies;
     uint64_t reserve;
     vc_lookup found;
-    const uint8_t *key;         /* valid until the caller calls again; not part of `data` */
+    const uint8_t *key; /* valid until the caller calls again; not part of `data` */
     size_t key_length;
     vc_put put;
     uint8_t item[VC_ITEM_BYTES];
@@ -139,7 +152,7 @@ enum { VC_OUT_PARTS = 256 };
 /* Replies: parts of one buffer, in order. The memory is the caller's. */
 typedef struct {
     char *at;
-    size_t used, room;          /* bytes of the buffer, with gaps between parts */
+    size_t used, room; /* bytes of the buffer, with gaps between parts */
     struct iovec parts[VC_OUT_PARTS];
     unsigned count;
 } vc_out;
@@ -165,9 +178,9 @@ typedef struct {
 } vc_reply;
 
 typedef struct {
-    size_t stream_size;         /* of its struct that begins with vc_stream */
-    size_t first_bytes;         /* that are received before it is called, at most */
-    bool tells_end;             /* idle clients are told that the process ends (VC_REFUSED_END) */
+    size_t stream_size; /* of its struct that begins with vc_stream */
+    size_t first_bytes; /* that are received before it is called, at most */
+    bool tells_end;     /* idle clients are told that the process ends (VC_REFUSED_END) */
     vc_step (*execute)(void *executor, vc_stream *stream, char *data, size_t length, size_t *used,
                        vc_out *out);
     /* After CALL, by the thread for calls: execute the request at the beginning of the data. Returns

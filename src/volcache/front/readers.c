@@ -13,7 +13,7 @@ enum {
     JOBS_PER_THREAD = 64,
     /* The disk is slow if more than half of the last reads, about so many, were. */
     READS_KEPT = 32,
-    READER_NICENESS = 10,       /* above that of the loops */
+    READER_NICENESS = 10, /* above that of the loops */
 };
 /* A read that takes longer is slow. That of a disk in the machine takes 0.1 ms, that of one in a
  * network 0.3 ms or more: several threads have to wait for it at a time. */
@@ -27,13 +27,13 @@ struct vc_readers {
     pthread_mutex_t mutex;
     pthread_cond_t more, more_puts, ended;
     vc_jobs jobs, puts;
-    unsigned sleeping;          /* threads that wait for a job, without those woken */
-    unsigned woken;             /* threads that are to stop waiting */
-    unsigned slowness;          /* grows with each slow read up to READS_KEPT, else shrinks */
+    unsigned sleeping; /* threads that wait for a job, without those woken */
+    unsigned woken;    /* threads that are to stop waiting */
+    unsigned slowness; /* grows with each slow read up to READS_KEPT, else shrinks */
     bool is_stopped;
     pthread_t threads[VC_READERS_MAX];
     unsigned thread_count;
-    pthread_t writer;           /* stores values, once there was one */
+    pthread_t writer; /* stores values, once there was one */
     bool has_writer;
 };
 
@@ -101,8 +101,7 @@ static int64_t run(vc_readers *readers, vc_job *job, scratch *to) {
     vc_job_owner *owner = job->owner;
     vc_record record;
     job->status = VC_NO_MEMORY;
-    if (job->work)
-        job->work(job, readers->core, readers->functions);
+    if (job->work) job->work(job, readers->core, readers->functions);
     else if (readers_make_room(to, job->at.size))
         job->status = readers->functions->read(readers->core, job->key, job->key_length, &job->at,
                                                to->at, job->at.size, NULL, 0, &record);

@@ -36,12 +36,12 @@ struct vc_job {
     vc_lookup at;
     const uint8_t *key;
     size_t key_length;
-    int64_t added_ns;           /* for `vc_readers_give_up` */
+    int64_t added_ns; /* for `vc_readers_give_up` */
     /* What a thread does in place of the read; sets the status. NULL: it reads. */
     void (*work)(vc_job *job, vc_core *core, const vc_core_functions *functions);
-    bool keeps_read;            /* the read goes on afterwards; it is not given up */
+    bool keeps_read; /* the read goes on afterwards; it is not given up */
     /* The result. */
-    bool is_given_up;           /* nothing was read */
+    bool is_given_up; /* nothing was read */
     vc_status status;
 };
 
@@ -49,8 +49,8 @@ struct vc_job_owner {
     void (*wake)(void *context);
     void *context;
     pthread_mutex_t mutex;
-    vc_jobs done;               /* changed with `mutex` */
-    unsigned running;           /* not in `done` yet; changed with the mutex of the pool */
+    vc_jobs done;     /* changed with `mutex` */
+    unsigned running; /* not in `done` yet; changed with the mutex of the pool */
 };
 
 void vc_job_owner_start(vc_job_owner *owner);

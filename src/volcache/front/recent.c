@@ -6,12 +6,12 @@
 enum { PLACES = 8, CACHE_LINE_BYTES = 64 };
 
 typedef struct {
-    atomic_ullong version;  /* 0: none */
-    atomic_ullong value;    /* the turn in which it was set, and the number */
+    atomic_ullong version; /* 0: none */
+    atomic_ullong value;   /* the turn in which it was set, and the number */
 } mark;
 
 struct vc_recent {
-    unsigned shift;         /* of a hash, to the number of a set */
+    unsigned shift; /* of a hash, to the number of a set */
     atomic_uint turns;
     mark sets[][PLACES];
 };

@@ -54,11 +54,20 @@ static const struct {
     const char *text;
     vc_method method;
 } METHODS[] = {
-    {"GET", VC_GET},         {"PUT", VC_PUT},           {"HEAD", VC_HEAD},
-    {"DELETE", VC_DELETE},   {"PROPFIND", VC_PROPFIND}, {"OPTIONS", VC_OTHER_METHOD},
-    {"POST", VC_OTHER_METHOD}, {"MKCOL", VC_OTHER_METHOD}, {"PATCH", VC_OTHER_METHOD},
-    {"TRACE", VC_OTHER_METHOD}, {"COPY", VC_OTHER_METHOD}, {"MOVE", VC_OTHER_METHOD},
-    {"LOCK", VC_OTHER_METHOD}, {"UNLOCK", VC_OTHER_METHOD},
+    {"GET", VC_GET},
+    {"PUT", VC_PUT},
+    {"HEAD", VC_HEAD},
+    {"DELETE", VC_DELETE},
+    {"PROPFIND", VC_PROPFIND},
+    {"OPTIONS", VC_OTHER_METHOD},
+    {"POST", VC_OTHER_METHOD},
+    {"MKCOL", VC_OTHER_METHOD},
+    {"PATCH", VC_OTHER_METHOD},
+    {"TRACE", VC_OTHER_METHOD},
+    {"COPY", VC_OTHER_METHOD},
+    {"MOVE", VC_OTHER_METHOD},
+    {"LOCK", VC_OTHER_METHOD},
+    {"UNLOCK", VC_OTHER_METHOD},
     {"PROPPATCH", VC_OTHER_METHOD},
 };
 enum { METHOD_COUNT = sizeof(METHODS) / sizeof(METHODS[0]) };
@@ -78,7 +87,7 @@ static const struct {
     {"http2-settings", VC_FIELD_HOP},
     {"te", VC_FIELD_HOP},
     {"trailer", VC_FIELD_HOP},
-    {"x-volcache-remote", VC_FIELD_HOP},    /* VC_REMOTE_FIELD, which only forward.c may set */
+    {"x-volcache-remote", VC_FIELD_HOP}, /* VC_REMOTE_FIELD, which only forward.c may set */
     {"authorization", VC_FIELD_AUTHORIZATION},
     {"cache-control", VC_FIELD_CACHE_CONTROL},
     {"content-encoding", VC_FIELD_CONTENT_ENCODING},
@@ -105,8 +114,8 @@ static inline bool is_all(const char *at, const char *end, unsigned class) {
 
 /* --- Refusals ------------------------------------------------------------------------ */
 
-__attribute__((format(printf, 3, 4)))
-static vc_head request_refuse(vc_request *request, int status, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static vc_head request_refuse(vc_request *request, int status,
+                                                                    const char *format, ...) {
     va_list values;
     va_start(values, format);
     request->status = status;
@@ -116,8 +125,8 @@ static vc_head request_refuse(vc_request *request, int status, const char *forma
 }
 
 static vc_head refuse_line(vc_request *request) {
-    return request_refuse(request, 400,
-                          "bad request: a line ends without CR LF; allowed is CR LF after each line");
+    return request_refuse(
+        request, 400, "bad request: a line ends without CR LF; allowed is CR LF after each line");
 }
 
 /* --- The request line ----------------------------------------------------------------- */
@@ -152,9 +161,10 @@ static vc_head parse_target(vc_request *request, const char *at, const char *end
     if (request->authority.at && at == stop) request->path = (vc_text){"/", 1};
     if (mark) request->query = (vc_text){mark + 1, (size_t)(end - mark - 1)};
     if (!request->path.length || request->path.at[0] != '/')
-        return request_refuse(request, 400,
-                              "bad request: the target is no path; allowed is a path that begins with a"
-                              " slash");
+        return request_refuse(
+            request, 400,
+            "bad request: the target is no path; allowed is a path that begins with a"
+            " slash");
     for (const char *p = at; p < stop; p++) {
         if (*p != '%') continue;
         if (stop - p < 3 || !is_all(p + 1, p + 3, HEX))
@@ -174,9 +184,10 @@ static vc_head parse_line(vc_request *request, const char *at, const char *end) 
     const char *target = space + 1, *version = end;
     while (version > target && version[-1] != ' ') version--;
     if (version <= target)
-        return request_refuse(request, 400,
-                              "bad request: no version; allowed is METHOD PATH HTTP/1.1 in the first"
-                              " line");
+        return request_refuse(
+            request, 400,
+            "bad request: no version; allowed is METHOD PATH HTTP/1.1 in the first"
+            " line");
     size_t length = (size_t)(end - version);
     if (length != 8 || memcmp(version, "HTTP/", 5) || !(CLASSES[(uint8_t)version[5]] & DIGIT) ||
         version[6] != '.' || !(CLASSES[(uint8_t)version[7]] & DIGIT))
@@ -247,8 +258,8 @@ static vc_head parse_known(vc_request *request, const vc_field *field, framing *
             return request_refuse(request, 400,
                                   "bad request: two Content-Length fields; allowed is one");
         if (!parse_length(field->value, &request->content_length))
-            return request_refuse(request, 400,
-                                  "bad request: Content-Length is not a number; allowed are digits");
+            return request_refuse(
+                request, 400, "bad request: Content-Length is not a number; allowed are digits");
         request->has_length = true;
         break;
     case VC_FIELD_TRANSFER_ENCODING:
@@ -267,11 +278,8 @@ static vc_head parse_known(vc_request *request, const vc_field *field, framing *
         request->awaits_continue = true;
         break;
     case VC_FIELD_UNKNOWN:
-    case VC_FIELD_HOP:
-        break;
-    default:
-        keep_value(request, field);
-        break;
+    case VC_FIELD_HOP: break;
+    default: keep_value(request, field); break;
     }
     return VC_HEAD_COMPLETE;
 }
@@ -281,12 +289,14 @@ static vc_head parse_field(vc_request *request, const char *at, const char *end,
         return request_refuse(request, 431, "too many header fields; allowed are %d", VC_FIELDS);
     const char *colon = memchr(at, ':', (size_t)(end - at));
     if (!colon || colon == at || !is_all(at, colon, TOKEN))
-        return request_refuse(request, 400,
-                              "bad request: a header line is not NAME: VALUE; allowed are letters, digits"
-                              " and !#$%%&'*+-.^_`|~ in a name");
+        return request_refuse(
+            request, 400,
+            "bad request: a header line is not NAME: VALUE; allowed are letters, digits"
+            " and !#$%%&'*+-.^_`|~ in a name");
     vc_text value = vc_text_trim(colon + 1, end);
     if (!is_all(value.at, value.at + value.length, VALUE))
-        return request_refuse(request, 400, "bad request: a header has a control byte; allowed is text");
+        return request_refuse(request, 400,
+                              "bad request: a header has a control byte; allowed is text");
     vc_field *field = &request->fields[request->field_count++];
     field->name = (vc_text){at, (size_t)(colon - at)};
     field->value = value;
@@ -298,12 +308,11 @@ static vc_head check_framing(vc_request *request, const framing *seen) {
     if (!request->is_http_1_0 && !seen->has_host)
         return request_refuse(request, 400, "bad request: no Host field; HTTP/1.1 needs one");
     if (request->is_chunked && request->has_length)
-        return request_refuse(request, 400,
-                              "bad request: both Content-Length and Transfer-Encoding; allowed is one");
+        return request_refuse(
+            request, 400, "bad request: both Content-Length and Transfer-Encoding; allowed is one");
     if (request->is_chunked && request->is_http_1_0)
         return request_refuse(request, 400, "bad request: HTTP/1.0 has no Transfer-Encoding");
-    request->keeps_alive =
-        !seen->has_close && (!request->is_http_1_0 || seen->has_keep_alive);
+    request->keeps_alive = !seen->has_close && (!request->is_http_1_0 || seen->has_keep_alive);
     if (request->is_http_1_0) request->awaits_continue = false;
     return VC_HEAD_COMPLETE;
 }
@@ -322,8 +331,7 @@ static long request_find_end(const char *data, size_t length, size_t *scanned) {
     return 0;
 }
 
-vc_head vc_request_parse(const char *data, size_t length, size_t *scanned,
-                         vc_request *request) {
+vc_head vc_request_parse(const char *data, size_t length, size_t *scanned, vc_request *request) {
     long found = request_find_end(data, length, scanned);
     /* All but the fields, which are written before they are read. */
     memset(request, 0, offsetof(vc_request, fields));
@@ -333,7 +341,8 @@ vc_head vc_request_parse(const char *data, size_t length, size_t *scanned,
     if (!found && length && !(CLASSES[(uint8_t)data[0]] & TOKEN))
         return request_refuse(request, 400, "bad request: this is not HTTP/1.1 without TLS");
     if (found ? found > VC_HEAD_BYTES : length >= VC_HEAD_BYTES)
-        return request_refuse(request, 431, "the head of the request is too long; allowed are %d bytes",
+        return request_refuse(request, 431,
+                              "the head of the request is too long; allowed are %d bytes",
                               VC_HEAD_BYTES);
     if (!found) return VC_HEAD_INCOMPLETE;
     request->length = (size_t)found;
@@ -432,8 +441,7 @@ static void put_field(output *to, const vc_request *request, unsigned number) {
     put_span(to, field->value);
     for (unsigned i = number + 1; i < request->field_count; i++) {
         /* White space at the end of a line would not be part of the value. */
-        if (!request->fields[i].value.length || !has_name(request, i, i + 1, field->name))
-            continue;
+        if (!request->fields[i].value.length || !has_name(request, i, i + 1, field->name)) continue;
         put_text(to, ", ");
         put_span(to, request->fields[i].value);
     }
@@ -455,19 +463,15 @@ size_t vc_request_write(const vc_request *request, char *to) {
         switch (request->fields[i].known) {
         case VC_FIELD_HOST:
             put_text(&out, "Host: ");
-            put_span(&out, request->authority.at ? request->authority
-                                                 : request->fields[i].value);
+            put_span(&out, request->authority.at ? request->authority : request->fields[i].value);
             put_text(&out, "\r\n");
             break;
         case VC_FIELD_CONTENT_LENGTH: /* These are written below, if at all. */
         case VC_FIELD_TRANSFER_ENCODING:
         case VC_FIELD_CONNECTION:
         case VC_FIELD_EXPECT:
-        case VC_FIELD_HOP:
-            break;
-        default:
-            put_field(&out, request, i);
-            break;
+        case VC_FIELD_HOP: break;
+        default: put_field(&out, request, i); break;
         }
     }
     if (request->has_length) {
@@ -522,9 +526,7 @@ static const char *take_chunk_line(vc_chunks *chunks, const char *at, const char
         chunks->total += chunks->left;
         chunks->state = chunks->left ? CHUNK_END : TRAILER;
         return error;
-    case CHUNK_END:
-        chunks->state = CHUNK_SIZE;
-        return at == end ? NULL : BAD_CHUNK;
+    case CHUNK_END: chunks->state = CHUNK_SIZE; return at == end ? NULL : BAD_CHUNK;
     default:
         if (at == end) chunks->state = BODY_END;
         else if (!is_trailer(at, end)) error = BAD_CHUNK;

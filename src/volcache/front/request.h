@@ -9,9 +9,9 @@
 #include "text.h"
 
 enum {
-    VC_HEAD_BYTES = 32768,      /* of the longest head */
-    VC_FIELDS = 100,            /* of a head, at most */
-    VC_TEXT_BYTES = 160,        /* of a text that says why a request was refused */
+    VC_HEAD_BYTES = 32768, /* of the longest head */
+    VC_FIELDS = 100,       /* of a head, at most */
+    VC_TEXT_BYTES = 160,   /* of a text that says why a request was refused */
 };
 
 /* Methods that are treated differently; all others are VC_OTHER_METHOD, as is none. */
@@ -25,7 +25,7 @@ typedef enum {
     VC_FIELD_TRANSFER_ENCODING,
     VC_FIELD_CONNECTION,
     VC_FIELD_EXPECT,
-    VC_FIELD_HOP,           /* of this connection only, or not for clients: not passed on */
+    VC_FIELD_HOP, /* of this connection only, or not for clients: not passed on */
     /* Those of which the value is kept. */
     VC_FIELD_AUTHORIZATION,
     VC_FIELD_CACHE_CONTROL,
@@ -46,26 +46,26 @@ typedef enum {
 } vc_field_name;
 
 typedef struct {
-    vc_text name, value;    /* of the value, without the white space around it */
+    vc_text name, value; /* of the value, without the white space around it */
     vc_field_name known;
 } vc_field;
 
 /* A head. All texts are parts of the bytes that were parsed. */
 typedef struct {
-    size_t length;          /* of the head, with its empty line */
+    size_t length; /* of the head, with its empty line */
     vc_method method;
     vc_text method_text;
-    vc_text path;           /* begins with a slash, or is "*"; percent-encoded, but valid */
-    vc_text query;          /* after the question mark; at == NULL: there is none */
-    vc_text authority;      /* of an absolute target; at == NULL: there is none */
+    vc_text path;      /* begins with a slash, or is "*"; percent-encoded, but valid */
+    vc_text query;     /* after the question mark; at == NULL: there is none */
+    vc_text authority; /* of an absolute target; at == NULL: there is none */
     bool is_http_1_0;
-    bool keeps_alive;       /* the client wants to use the connection again */
-    bool awaits_continue;   /* it waits for "100 Continue" */
+    bool keeps_alive;     /* the client wants to use the connection again */
+    bool awaits_continue; /* it waits for "100 Continue" */
     bool is_chunked;
     bool has_length;
     /* Of the fields whose value is kept: the last one of each name; at == NULL: there is none. */
     vc_text values[VC_FIELD_NAMES];
-    uint32_t repeated;      /* names of which there are several: a bit for each */
+    uint32_t repeated; /* names of which there are several: a bit for each */
     uint64_t content_length;
     unsigned field_count;
     vc_field fields[VC_FIELDS];
@@ -88,8 +88,7 @@ static inline bool vc_request_repeats(const vc_request *request, uint32_t names)
 /* Parse the head at the start of some bytes; empty lines before it must be skipped already.
  * `scanned` is 0 for the first bytes of a head; pass it again when more bytes have arrived, so
  * that none is searched twice. */
-vc_head vc_request_parse(const char *data, size_t length, size_t *scanned,
-                         vc_request *request);
+vc_head vc_request_parse(const char *data, size_t length, size_t *scanned, vc_request *request);
 
 /* Decode a valid path; returns the bytes written, at most path.length. */
 size_t vc_path_decode(vc_text path, char *to);
@@ -116,9 +115,9 @@ size_t vc_request_write(const vc_request *request, char *to);
 
 typedef struct {
     int state;
-    size_t trailers;        /* bytes of the last size, and of what follows it */
-    uint64_t left;          /* bytes of this chunk that are to come */
-    uint64_t total;         /* bytes of the chunks that began */
+    size_t trailers; /* bytes of the last size, and of what follows it */
+    uint64_t left;   /* bytes of this chunk that are to come */
+    uint64_t total;  /* bytes of the chunks that began */
 } vc_chunks;
 
 typedef enum { VC_CHUNKS_MORE, VC_CHUNKS_END, VC_CHUNKS_REFUSED } vc_chunks_state;

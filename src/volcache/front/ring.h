@@ -11,7 +11,7 @@
 
 typedef struct {
     const uint32_t *bounds;
-    size_t count;               /* 0: there is no ring, and all keys are of this instance */
+    size_t count; /* 0: there is no ring, and all keys are of this instance */
 } vc_parts;
 
 /* Whether a path is in one of the parts: if an odd number of bounds is not above its hash. */

@@ -90,11 +90,11 @@ static uint16_t server_port(const struct sockaddr *address) {
 static void server_name_client(const struct sockaddr *address, socklen_t length, char *name,
                                size_t room) {
     if (address->sa_family == AF_UNIX) strcpy(name, "unix");
-    else if (getnameinfo(address, length, name, (socklen_t)room, NULL, 0, NI_NUMERICHOST)) *name = 0;
+    else if (getnameinfo(address, length, name, (socklen_t)room, NULL, 0, NI_NUMERICHOST))
+        *name = 0;
 }
 
-static void server_take(vc_home *home, unsigned protocol, int fd, const char *name,
-                        uint16_t port) {
+static void server_take(vc_home *home, unsigned protocol, int fd, const char *name, uint16_t port) {
     vc_server *server = home->server;
     vc_protocol_figures *figures = &home->figures.protocols[protocol];
     bool has_room = server->open[protocol] < server->config.protocols[protocol].connections ||
@@ -176,8 +176,9 @@ static void server_list_home(vc_home *home) {
         for (; c; c = TAILQ_NEXT(c, same_state)) {
             if (server->listed_count >= server->listed_room) return;
             vc_listed *to = &server->listed[server->listed_count++];
-            const char *form = !c->port ? "%s"
-                               : strchr(c->remote, ':') ? "tcp6:[%s]:%u" : "tcp:%s:%u";
+            const char *form = !c->port                 ? "%s"
+                               : strchr(c->remote, ':') ? "tcp6:[%s]:%u"
+                                                        : "tcp:%s:%u";
             *to = (vc_listed){c->watch.fd, state == VC_IDLE, c->idle_ns, ""};
             snprintf(to->address, sizeof(to->address), form, c->remote, c->port);
         }
@@ -263,7 +264,7 @@ static int64_t server_turn(void *context) {
 /* Let this thread take the processor, when it wakes up, from one that runs for longer at a time. The
  * kernel has this since Linux 6.12, and ignores the slice before. */
 static void server_ask_for_short_slices(void) {
-    struct {    /* `struct sched_attr` of the kernel, whose header is at odds with that of pthreads */
+    struct { /* `struct sched_attr` of the kernel, whose header is at odds with that of pthreads */
         uint32_t size, policy;
         uint64_t flags;
         int32_t nice;
@@ -271,7 +272,7 @@ static void server_ask_for_short_slices(void) {
         uint64_t runtime, deadline, period;
     } attributes = {
         .size = sizeof(attributes),
-        .flags = 8,                     /* SCHED_FLAG_KEEP_POLICY */
+        .flags = 8, /* SCHED_FLAG_KEEP_POLICY */
         .nice = getpriority(PRIO_PROCESS, 0),
         .runtime = SERVER_SLICE_NS,
     };
@@ -324,8 +325,8 @@ static bool server_open_home(vc_server *server, unsigned number) {
     bool is_good = vc_loop_open(&home->loop, &owner) && home->buffer && home->out.at &&
                    (home->upstreams || !config->application);
     for (unsigned i = 0; i < config->listener_count; i++)
-        home->listeners[i] = (vc_listener){{config->listeners[i].fd, server_on_client}, home,
-                                           config->listeners[i].protocol};
+        home->listeners[i] = (vc_listener){
+            {config->listeners[i].fd, server_on_client}, home, config->listeners[i].protocol};
     if (is_good && config->hots[number])
         vc_hot_install(config->hots[number], &home->loop, vc_connection_on_copy, home);
     return is_good && server_watch_listeners(home, true);
@@ -452,8 +453,7 @@ static void server_add_figures(const vc_home *home, vc_server_figures *to) {
 
 void vc_server_get_figures(vc_server *server, vc_server_figures *figures) {
     memset(figures, 0, sizeof(*figures));
-    for (unsigned i = 0; i < server->count; i++)
-        server_add_figures(&server->homes[i], figures);
+    for (unsigned i = 0; i < server->count; i++) server_add_figures(&server->homes[i], figures);
     for (unsigned p = 0; p < VC_PROTOCOLS; p++) figures->protocols[p].open = server->open[p];
     figures->accept_error = server->accept_error;
     figures->held = server->held;

@@ -17,25 +17,25 @@ typedef struct vc_server vc_server;
 
 /* A protocol, and the limits of its connections. */
 typedef struct {
-    const vc_protocol *calls;   /* NULL: it is not served */
+    const vc_protocol *calls; /* NULL: it is not served */
     void *executors[VC_LOOPS_MAX];
-    void *caller;               /* of `calls->call` */
-    int64_t head_ns, idle_ns;   /* 0: no limit */
-    unsigned connections;       /* at most */
+    void *caller;             /* of `calls->call` */
+    int64_t head_ns, idle_ns; /* 0: no limit */
+    unsigned connections;     /* at most */
 } vc_served;
 
 typedef struct {
-    int fd;                     /* of a socket; the caller's; it does not block */
+    int fd; /* of a socket; the caller's; it does not block */
     unsigned protocol;
 } vc_listening;
 
 typedef struct {
-    unsigned loops;             /* 1 to VC_LOOPS_MAX */
+    unsigned loops; /* 1 to VC_LOOPS_MAX */
     vc_served protocols[VC_PROTOCOLS];
     vc_listening listeners[VC_LISTENERS];
     unsigned listener_count;
-    uint64_t memory;            /* bytes held for clients, at most */
-    int64_t transfer_ns;        /* 0: no limit */
+    uint64_t memory;     /* bytes held for clients, at most */
+    int64_t transfer_ns; /* 0: no limit */
     vc_core *core;
     const vc_core_functions *functions;
     vc_readers *readers;
@@ -51,11 +51,11 @@ typedef struct {
 typedef struct {
     uint64_t accepted, open, most, idle;
     uint64_t bytes_in, bytes_out;
-    uint64_t turned_away;       /* not accepted: there were too many */
-    uint64_t closed_room;   /* idle, because there were too many */
-    uint64_t closed_idle, closed_head, closed_transfer;     /* at the end of their time */
-    uint64_t closed_for_memory; /* because too much was held */
-    uint64_t cut;               /* at the end */
+    uint64_t turned_away;                               /* not accepted: there were too many */
+    uint64_t closed_room;                               /* idle, because there were too many */
+    uint64_t closed_idle, closed_head, closed_transfer; /* at the end of their time */
+    uint64_t closed_for_memory;                         /* because too much was held */
+    uint64_t cut;                                       /* at the end */
 } vc_protocol_figures;
 
 /* Since the start, except what is said to be present. */
@@ -63,18 +63,18 @@ typedef struct {
     vc_protocol_figures protocols[VC_PROTOCOLS];
     uint64_t failed_accepts;
     uint64_t forwarded;
-    uint64_t cold;              /* reads by the threads */
-    uint64_t waiting_for_disk, waiting_for_memory;  /* connections, at present */
-    uint64_t held, reserved;    /* bytes, at present */
-    uint64_t accept_error;      /* errno of the last that failed */
+    uint64_t cold;                                 /* reads by the threads */
+    uint64_t waiting_for_disk, waiting_for_memory; /* connections, at present */
+    uint64_t held, reserved;                       /* bytes, at present */
+    uint64_t accept_error;                         /* errno of the last that failed */
 } vc_server_figures;
 
 /* A connection that is open. */
 typedef struct {
-    int number;                 /* its descriptor */
+    int number; /* its descriptor */
     bool is_idle;
-    int64_t used_ns;            /* when it has executed a request last, or begun */
-    char address[64];           /* "tcp:HOST:PORT", "tcp6:[HOST]:PORT" or "unix" */
+    int64_t used_ns;  /* when it has executed a request last, or begun */
+    char address[64]; /* "tcp:HOST:PORT", "tcp6:[HOST]:PORT" or "unix" */
 } vc_listed;
 
 typedef enum { VC_CALL_SERVED, VC_CALL_TIMEOUT, VC_CALLS_ENDED } vc_call_end;

@@ -5,8 +5,7 @@ enum { DECODED_BYTES = 1024 };
 static bool tokens_equal(vc_text text, vc_text other) {
     uint8_t difference = 0;
     if (text.length != other.length) return false;
-    for (size_t i = 0; i < text.length; i++)
-        difference |= (uint8_t)(text.at[i] ^ other.at[i]);
+    for (size_t i = 0; i < text.length; i++) difference |= (uint8_t)(text.at[i] ^ other.at[i]);
     return !difference;
 }
 

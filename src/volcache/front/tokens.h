@@ -11,7 +11,7 @@ enum { VC_TOKENS = 4 };
 /* Any of these is right. */
 typedef struct {
     vc_text right[VC_TOKENS];
-    unsigned count;             /* 0: no token is needed */
+    unsigned count; /* 0: no token is needed */
 } vc_tokens;
 
 /* Whether this is one of the tokens. Takes a time that does not depend on what is right. */

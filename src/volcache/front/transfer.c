@@ -10,7 +10,7 @@ enum { TRANSFER_PIECE_BYTES = 1 << 18 };
 
 struct vc_transfer {
     vc_lookup at;
-    uint64_t offset, left;      /* of the next piece, from the beginning of the record; of all */
+    uint64_t offset, left; /* of the next piece, from the beginning of the record; of all */
     char *piece;
     size_t length;
 };

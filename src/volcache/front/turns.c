@@ -119,7 +119,8 @@ static void turn_read(vc_connection *c) {
 }
 
 void vc_connection_work(vc_connection *c,
-                        void (*work)(vc_job *job, vc_core *core, const vc_core_functions *functions),
+                        void (*work)(vc_job *job, vc_core *core,
+                                     const vc_core_functions *functions),
                         const vc_lookup *at) {
     vc_job *job = turn_start_job(c);
     job->work = work;
@@ -355,10 +356,8 @@ static void turn_serve(vc_connection *c) {
         return;
     case VC_WAITING_FOR_MEMORY:
     case VC_WAITING_FOR_DISK:
-    case VC_WAITING_FOR_HOT_TIER:
-        return;
-    default:
-        break;
+    case VC_WAITING_FOR_HOT_TIER: return;
+    default: break;
     }
     if (c->exchange) vc_forward_serve(c);
     else if (c->transfer) vc_transfer_go_on(c);
@@ -406,14 +405,9 @@ static void turn_time_out(vc_connection *c) {
         vc_count(&figures->closed_head, 1);
         vc_connection_end_request(c, VC_REFUSED_HEAD);
         return;
-    case VC_WAITING_FOR_MEMORY:
-        vc_connection_end_request(c, VC_REFUSED_MEMORY);
-        return;
-    case VC_LINGERING:
-        vc_connection_close(c);
-        return;
-    default:
-        vc_connection_end_slow(c);
+    case VC_WAITING_FOR_MEMORY: vc_connection_end_request(c, VC_REFUSED_MEMORY); return;
+    case VC_LINGERING: vc_connection_close(c); return;
+    default: vc_connection_end_slow(c);
     }
 }
 

@@ -7,8 +7,8 @@
 #include <time.h>
 
 typedef struct {
-    _Atomic int64_t stored_us;  /* of the last record */
-    _Atomic int64_t offset_us;  /* the time is this plus what has elapsed; it only grows */
+    _Atomic int64_t stored_us; /* of the last record */
+    _Atomic int64_t offset_us; /* the time is this plus what has elapsed; it only grows */
 } vc_clock;
 
 static inline int64_t vc_monotonic_ns(void) {

@@ -34,8 +34,7 @@ static ssize_t os_pread(void *context, int fd, void *buffer, size_t length, off_
     (void)context;
     return pread(fd, buffer, length, offset);
 }
-static ssize_t os_pread_cached(void *context, int fd, void *buffer, size_t length,
-                               off_t offset) {
+static ssize_t os_pread_cached(void *context, int fd, void *buffer, size_t length, off_t offset) {
     (void)context;
     struct iovec part = {buffer, length};
     return preadv2(fd, &part, 1, offset, RWF_NOWAIT);
@@ -54,14 +53,12 @@ static int os_fdatasync(void *context, int fd) {
     (void)context;
     return fdatasync(fd);
 }
-const vc_calls vc_os_calls = {os_pread,   os_pread_cached, os_preadv,
-                             os_pwritev, os_fdatasync,    NULL};
+const vc_calls vc_os_calls = {os_pread, os_pread_cached, os_preadv, os_pwritev, os_fdatasync, NULL};
 
 /* --- The write lock ---------------------------------------------------------------- */
 
 bool vc_core_is_mine(vc_core *core) {
-    return atomic_load_explicit(&core->owner, memory_order_relaxed) ==
-           (uintptr_t)pthread_self();
+    return atomic_load_explicit(&core->owner, memory_order_relaxed) == (uintptr_t)pthread_self();
 }
 
 /* glibc has it from 2.30 on; wheels also run with earlier ones. The sanitizer of threads does not
@@ -74,8 +71,7 @@ bool vc_core_is_mine(vc_core *core) {
 int pthread_mutex_clocklock(vc_mutex *mutex, clockid_t clock, const struct timespec *until)
     __attribute__((weak));
 
-static int lock_until(vc_mutex *mutex, clockid_t clock, const struct timespec *until)
-    VC_UNCHECKED {
+static int lock_until(vc_mutex *mutex, clockid_t clock, const struct timespec *until) VC_UNCHECKED {
     if (clock == CLOCK_REALTIME) return pthread_mutex_timedlock(mutex, until);
     return pthread_mutex_clocklock(mutex, clock, until);
 }
@@ -234,8 +230,9 @@ static void publish_slot(vc_core *core, uint32_t slot) VC_REQUIRES(core->mutex) 
     vc_shared_slot *to = &vc_shared_slots(core->shared)[slot];
     vc_shared_begin(&core->shared->slot_sequence);
     to->volume = at->volume;
-    to->count = !at->segments ? 0 : at->count > VC_SHARED_SALTS ? VC_SHARED_SALTS + 1
-                                                                : (uint16_t)at->count;
+    to->count = !at->segments                 ? 0
+                : at->count > VC_SHARED_SALTS ? VC_SHARED_SALTS + 1
+                                              : (uint16_t)at->count;
     for (size_t i = 0; i < to->count && to->count <= VC_SHARED_SALTS; i++) {
         to->segments[i].start = at->segments[i].start;
         to->segments[i].salt = at->segments[i].salt;
@@ -243,8 +240,8 @@ static void publish_slot(vc_core *core, uint32_t slot) VC_REQUIRES(core->mutex) 
     vc_shared_end(&core->shared->slot_sequence);
 }
 
-bool vc_core_bind(vc_core *core, uint32_t slot, int fd, uint16_t volume,
-                  const vc_segment *segments, size_t count) {
+bool vc_core_bind(vc_core *core, uint32_t slot, int fd, uint16_t volume, const vc_segment *segments,
+                  size_t count) {
     vc_segment *copy = malloc(count * sizeof *copy);
     if (!copy) return false;
     memcpy(copy, segments, count * sizeof *copy);
@@ -293,8 +290,7 @@ bool vc_core_set_policy(vc_core *core, const vc_policy *policy) {
     vc_ghost_free(&core->ghost);
     vc_ghost_free(&core->missed);
     core->policy = *policy;
-    core->has_policy =
-        vc_ghost_init(&core->ghost, 1) && vc_ghost_init(&core->missed, MISSED_KEYS);
+    core->has_policy = vc_ghost_init(&core->ghost, 1) && vc_ghost_init(&core->missed, MISSED_KEYS);
     return core->has_policy;
 }
 
@@ -315,15 +311,13 @@ unsigned vc_core_ring_for(vc_core *core, const uint8_t *key, size_t length) {
     vc_entry entry;
     unsigned ring;
     vc_core_lock(core);
-    if (displaced_of(core) != core->displaced_seen)
-        ring = VC_RING_UNKNOWN;
+    if (displaced_of(core) != core->displaced_seen) ring = VC_RING_UNKNOWN;
     else if (vc_index_find(core->index, fingerprint, &entry))
         ring = vc_index_ring(core->index, entry.slot);
     else if (core->displaced_seen || vc_ghost_has(&core->ghost, fingerprint) ||
              !vc_ghost_has(&core->missed, fingerprint))
         ring = VC_MAIN;
-    else
-        ring = VC_PROBATION;
+    else ring = VC_PROBATION;
     vc_core_unlock(core);
     return ring;
 }
@@ -343,8 +337,8 @@ void vc_core_miss(vc_core *core, const uint8_t *key, size_t length) {
 }
 
 /* Find an entry for a read, and count its hit if it is not larger, or the miss. */
-static bool core_count_read(vc_core *core, uint64_t fingerprint, uint64_t size_max,
-                            vc_entry *entry) VC_REQUIRES(core->mutex) {
+static bool core_count_read(vc_core *core, uint64_t fingerprint, uint64_t size_max, vc_entry *entry)
+    VC_REQUIRES(core->mutex) {
     bool is_found = vc_index_find(core->index, fingerprint, entry);
     if (!core->has_policy) return is_found;
     if (!is_found) {
@@ -398,7 +392,8 @@ void vc_core_size_ghost(vc_core *core, uint64_t keys) {
 
 void vc_core_get_policy_stats(vc_core *core, vc_policy_stats *policy_stats) {
     vc_core_lock(core);
-    *policy_stats = (vc_policy_stats){core->tokens, core->ghost_hits, atomic_load(&core->older_hits)};
+    *policy_stats = (vc_policy_stats){core->tokens, core->ghost_hits,
+                                      atomic_load(&core->older_hits)};
     vc_core_unlock(core);
 }
 
@@ -474,16 +469,15 @@ bool vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found, uint64_t
 }
 
 bool vc_core_is_position(const vc_core *core, uint64_t offset, uint64_t size) {
-    return offset > 0 && size > 0 && size <= VC_RECORD_BYTES_MAX &&
-           offset < core->volume_bytes && size <= core->volume_bytes - offset;
+    return offset > 0 && size > 0 && size <= VC_RECORD_BYTES_MAX && offset < core->volume_bytes &&
+           size <= core->volume_bytes - offset;
 }
 
-bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                 uint64_t size, int types, bool is_tombstone) {
+bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset, uint64_t size,
+                 int types, bool is_tombstone) {
     if (!vc_core_is_position(core, offset, size)) return false;
     vc_core_lock(core);
-    bool is_kept =
-        vc_index_set(core->index, fingerprint, slot, offset, size, types, is_tombstone);
+    bool is_kept = vc_index_set(core->index, fingerprint, slot, offset, size, types, is_tombstone);
     vc_core_unlock(core);
     return is_kept;
 }
@@ -491,8 +485,8 @@ bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t of
 bool vc_core_bury(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset) {
     vc_entry entry;
     vc_core_lock(core);
-    bool is_there = vc_index_find(core->index, fingerprint, &entry) &&
-                    !entry.is_tombstone && entry.slot == slot && entry.offset == offset &&
+    bool is_there = vc_index_find(core->index, fingerprint, &entry) && !entry.is_tombstone &&
+                    entry.slot == slot && entry.offset == offset &&
                     vc_index_bury(core->index, fingerprint, entry.word);
     vc_core_unlock(core);
     return is_there;
@@ -531,8 +525,7 @@ static vc_status check_record(vc_core *core, const uint8_t *key, size_t key_leng
         record->prefix <= VC_HEAD_BYTES_MAX(key_length)) {
         moved = record->prefix - split;
         memcpy(head + split, value, moved);
-        status = vc_record_decode(head, record->prefix, at->salt, at->volume, at->offset,
-                                  record);
+        status = vc_record_decode(head, record->prefix, at->salt, at->volume, at->offset, record);
     }
     if (status != VC_OK) return status;
     if (record->kind) return VC_DAMAGED;
@@ -586,8 +579,7 @@ bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, uint64_t s
 void vc_core_prefetch(vc_core *core, const struct iovec *keys, size_t count) {
     vc_core_lock(core);
     for (size_t i = 0; i < count; i++)
-        vc_index_prefetch(core->index, vc_core_hash(core, keys[i].iov_base,
-                                                            keys[i].iov_len));
+        vc_index_prefetch(core->index, vc_core_hash(core, keys[i].iov_base, keys[i].iov_len));
     vc_core_unlock(core);
 }
 
@@ -611,14 +603,13 @@ bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool co
 bool vc_core_is_cached(vc_core *core, const vc_lookup *at, uint64_t offset) {
     uint8_t byte;
     const vc_calls *calls = &core->calls;
-    return calls->pread_cached(calls->context, at->fd, &byte, 1,
-                               (off_t)(at->offset + offset)) >= 0 ||
+    return calls->pread_cached(calls->context, at->fd, &byte, 1, (off_t)(at->offset + offset)) >=
+               0 ||
            errno != EAGAIN;
 }
 
-vc_status vc_core_check(vc_core *core, const uint8_t *key, size_t key_length,
-                        const vc_lookup *at, const uint8_t *copy, size_t length,
-                        vc_record *record) {
+vc_status vc_core_check(vc_core *core, const uint8_t *key, size_t key_length, const vc_lookup *at,
+                        const uint8_t *copy, size_t length, vc_record *record) {
     vc_status status = check_record(core, key, key_length, at, (uint8_t *)copy, length, NULL, 0,
                                     length, record);
     return status == VC_OK && record->size != length ? VC_DAMAGED : status;
@@ -627,12 +618,11 @@ vc_status vc_core_check(vc_core *core, const uint8_t *key, size_t key_length,
 vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_length,
                               const vc_lookup *at, uint8_t *record_bytes, vc_record *record) {
     const vc_calls *calls = &core->calls;
-    ssize_t got =
-        calls->pread_cached(calls->context, at->fd, record_bytes, at->size, (off_t)at->offset);
+    ssize_t got = calls->pread_cached(calls->context, at->fd, record_bytes, at->size,
+                                      (off_t)at->offset);
     if (got < 0) return errno == EAGAIN ? VC_COLD : VC_IO_ERROR;
-    vc_status status =
-        check_record(core, key, key_length, at, record_bytes, (size_t)got, NULL, 0,
-                     (size_t)got, record);
+    vc_status status = check_record(core, key, key_length, at, record_bytes, (size_t)got, NULL, 0,
+                                    (size_t)got, record);
     /* Maybe only the first pages of it are in memory. */
     bool is_cold = status != VC_OK && status != VC_PURGED && status != VC_OUTDATED &&
                    (size_t)got < at->size;
@@ -641,9 +631,9 @@ vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_leng
 
 void vc_core_end_read(vc_core *core) { atomic_fetch_sub(&core->readers, 1); }
 
-vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
-                       const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
-                       size_t room, vc_record *record) {
+vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length, const vc_lookup *at,
+                       uint8_t *head, size_t split, uint8_t *value, size_t room,
+                       vc_record *record) {
     const vc_calls *calls = &core->calls;
     ssize_t got;
     if (room) {
@@ -653,8 +643,7 @@ vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
         got = calls->pread(calls->context, at->fd, head, split, (off_t)at->offset);
     }
     if (got < 0) return VC_IO_ERROR;
-    return check_record(core, key, key_length, at, head, split, value, room, (size_t)got,
-                        record);
+    return check_record(core, key, key_length, at, head, split, value, room, (size_t)got, record);
 }
 
 /* --- Appending --------------------------------------------------------------------- */
@@ -683,16 +672,15 @@ static bool reserve_line(vc_writer *writer, size_t key_length) {
 bool vc_writer_add_entry(vc_writer *writer, const uint8_t *key, size_t length, uint64_t offset,
                          uint64_t size) {
     if (!reserve_line(writer, length)) return false;
-    writer->lines_used +=
-        vc_line_encode(writer->lines + writer->lines_used, key, length, offset, size);
+    writer->lines_used += vc_line_encode(writer->lines + writer->lines_used, key, length, offset,
+                                         size);
     writer->pending++;
     return true;
 }
 
 /* Write all of the parts, which are changed. The kernel may write only some of them: `at` is where
  * what is written ends. */
-static bool write_all(const vc_calls *calls, int fd, struct iovec *parts, int count,
-                      uint64_t *at) {
+static bool write_all(const vc_calls *calls, int fd, struct iovec *parts, int count, uint64_t *at) {
     while (count) {
         ssize_t written = calls->pwritev(calls->context, fd, parts, count, (off_t)*at);
         if (written < 0) return false;
@@ -730,11 +718,9 @@ bool vc_writer_append_block(vc_writer *writer, const char *lines, size_t length,
 
 /* Whether a record fits at an offset; its lengths are set here. */
 static bool has_room(const vc_writer *writer, uint64_t offset, vc_record *record) {
-    record->prefix =
-        VC_OVERHEAD_BYTES + (uint32_t)vc_record_types(record) + record->key_length;
+    record->prefix = VC_OVERHEAD_BYTES + (uint32_t)vc_record_types(record) + record->key_length;
     record->size = (uint64_t)record->prefix + record->length;
-    return record->length <= VC_VALUE_BYTES_MAX &&
-           offset + record->size <= writer->capacity;
+    return record->length <= VC_VALUE_BYTES_MAX && offset + record->size <= writer->capacity;
 }
 
 /* The bytes before an offset that may not be on the disk. */
@@ -745,15 +731,13 @@ static uint32_t unsynced_before(const vc_writer *writer, uint64_t offset) {
 }
 
 /* Encode a record, which is to be written at an offset. */
-static void encode_record(const vc_writer *writer, vc_put *put, uint64_t offset,
-                          uint8_t *prefix) {
+static void encode_record(const vc_writer *writer, vc_put *put, uint64_t offset, uint8_t *prefix) {
     vc_record *record = &put->record;
     record->offset = offset;
     record->volume = writer->volume;
     record->unsynced = unsynced_before(writer, offset);
     record->checksum = vc_crc32c(0, put->value, record->length);
-    vc_record_encode(prefix, writer->salt, record, put->type, put->encoding, put->cache,
-                     put->key);
+    vc_record_encode(prefix, writer->salt, record, put->type, put->encoding, put->cache, put->key);
 }
 
 /* Write the parts of records from `at` to `end`, and zeros up to a multiple of `unit`, for which
@@ -765,8 +749,7 @@ static bool write_parts(vc_writer *writer, struct iovec *parts, int count, uint6
     if (end > written_end) {
         written_end = (end + unit - 1) / unit * unit;
         if (written_end > writer->capacity) written_end = writer->capacity;
-        if (written_end > end)
-            parts[count++] = (struct iovec){zeros, (size_t)(written_end - end)};
+        if (written_end > end) parts[count++] = (struct iovec){zeros, (size_t)(written_end - end)};
     }
     if (!write_all(writer->calls, writer->fd, parts, count, at)) return false;
     writer->written_end = written_end;
@@ -783,16 +766,15 @@ static vc_status write_record(vc_writer *writer, vc_put *put, uint64_t offset, u
     encode_record(writer, put, offset, prefix);
     struct iovec parts[3] = {{prefix, record->prefix}, {(void *)put->value, record->length}};
     uint64_t end = offset + record->size;
-    if (!write_parts(writer, parts, record->length ? 2 : 1, &offset, end, unit))
-        return VC_IO_ERROR;
+    if (!write_parts(writer, parts, record->length ? 2 : 1, &offset, end, unit)) return VC_IO_ERROR;
     return VC_OK;
 }
 
 static void core_add_line(vc_writer *writer, const vc_put *put) {
     const vc_record *record = &put->record;
     /* A deletion has neither offset nor size in the index file. */
-    vc_writer_add_entry(writer, put->key, record->key_length,
-                        record->kind ? 0 : record->offset, record->kind ? 0 : record->size);
+    vc_writer_add_entry(writer, put->key, record->key_length, record->kind ? 0 : record->offset,
+                        record->kind ? 0 : record->size);
 }
 
 static bool sync_volume(const vc_writer *writer) {
@@ -800,8 +782,7 @@ static bool sync_volume(const vc_writer *writer) {
 }
 
 vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync) {
-    vc_status status =
-        write_record(writer, put, writer->end, sync ? PAGE_BYTES : CHUNK_BYTES);
+    vc_status status = write_record(writer, put, writer->end, sync ? PAGE_BYTES : CHUNK_BYTES);
     if (status != VC_OK) return status;
     if (sync && !sync_volume(writer)) return VC_SYNC_ERROR;
     writer->end = put->record.offset + put->record.size;
@@ -823,8 +804,7 @@ unsigned vc_core_set_writer(vc_core *core, vc_writer *writer) {
 }
 
 /* Count a put; its key still has the entry from before. */
-static void count_put(vc_core *core, uint64_t fingerprint, uint64_t size)
-    VC_REQUIRES(core->mutex) {
+static void count_put(vc_core *core, uint64_t fingerprint, uint64_t size) VC_REQUIRES(core->mutex) {
     vc_entry entry;
     add_tokens(core, core->policy.write_rate * (double)size);
     if (vc_index_find(core->index, fingerprint, &entry)) return;
@@ -849,15 +829,13 @@ static void add_entry(vc_core *core, const vc_put *put, uint32_t slot) {
 
 /* Write the pending entries to the index file, or leave that to others. */
 static void write_entries(vc_core *core, vc_writer *writer, unsigned ring) {
-    if (writer->is_indexed && !vc_writer_append_block(writer, writer->lines,
-                                                      writer->lines_used, writer->end, false)) {
+    if (writer->is_indexed &&
+        !vc_writer_append_block(writer, writer->lines, writer->lines_used, writer->end, false)) {
         writer->is_indexed = false;
         writer->index_error = errno;
     }
-    if (writer->is_indexed)
-        vc_writer_clear(writer);
-    else
-        core->deferred.unwritten |= 1u << ring;
+    if (writer->is_indexed) vc_writer_clear(writer);
+    else core->deferred.unwritten |= 1u << ring;
 }
 
 /* Set when a record is put, and when that begins. */
@@ -871,10 +849,8 @@ static void set_times(vc_core *core, vc_put *put) {
 static void accept(vc_core *core, const vc_put *put, vc_writer *writer) {
     add_entry(core, put, writer->slot);
     core->deferred.bytes += put->record.size;
-    if (put->record.kind)
-        write_entries(core, writer, put->ring);
-    else if (writer->pending >= writer->pending_max)
-        core->deferred.unwritten |= 1u << put->ring;
+    if (put->record.kind) write_entries(core, writer, put->ring);
+    else if (writer->pending >= writer->pending_max) core->deferred.unwritten |= 1u << put->ring;
 }
 
 static vc_status core_append(vc_core *core, vc_put *put, vc_writer *writer) {
@@ -888,7 +864,8 @@ static vc_status core_append(vc_core *core, vc_put *put, vc_writer *writer) {
 
 /* Whether a record without a ring may be appended. */
 static bool is_plain(vc_core *core, const vc_writer *writer, const vc_record *record) {
-    return !core->is_blocked && !vc_core_has_deferred(core) && (!record->kind || writer->is_indexed);
+    return !core->is_blocked && !vc_core_has_deferred(core) &&
+           (!record->kind || writer->is_indexed);
 }
 
 vc_status vc_core_put(vc_core *core, vc_put *put) {
@@ -908,11 +885,11 @@ vc_status vc_core_put(vc_core *core, vc_put *put) {
 /* Records that are to be written at once. */
 typedef struct {
     uint64_t end;
-    size_t lines_used;      /* of the writer, before */
+    size_t lines_used; /* of the writer, before */
     struct iovec parts[2 * VC_PUTS_AT_ONCE + 1];
     int part_count;
     size_t prefixes_used;
-    uint8_t *prefixes;      /* PREFIXES_BYTES */
+    uint8_t *prefixes; /* PREFIXES_BYTES */
 } writing;
 
 /* Add records up to the first one that another volume has to have, or that has no room. Their lines
@@ -1008,7 +985,7 @@ size_t vc_core_put_many(vc_core *core, vc_put *const *puts, size_t count) {
  * until it is synced. */
 typedef struct {
     uint64_t end;
-    size_t lines_used, pending;     /* of the writer, before */
+    size_t lines_used, pending; /* of the writer, before */
 } group;
 
 static vc_status append_next(vc_core *core, vc_put *put, group *rings) {
@@ -1094,8 +1071,8 @@ static vc_status core_read_header(vc_core *core, const vc_lookup *at, size_t key
     /* Twice, if another key has the same fingerprint and is longer. */
     for (int reads = 0; reads < 2 && status == VC_SHORT; reads++) {
         if (length > at->size) length = at->size;
-        ssize_t got = (waits ? calls->pread : calls->pread_cached)(
-            calls->context, at->fd, head, length, (off_t)at->offset);
+        ssize_t got = (waits ? calls->pread : calls->pread_cached)(calls->context, at->fd, head,
+                                                                   length, (off_t)at->offset);
         if (got < 0) return VC_IO_ERROR;
         status = vc_record_decode(head, (size_t)got, at->salt, at->volume, at->offset, record);
         length = record->prefix;
@@ -1106,8 +1083,7 @@ static vc_status core_read_header(vc_core *core, const vc_lookup *at, size_t key
 /* Find out whether a key has a value. VC_OTHER_KEY: no tombstone is needed. Two keys with one
  * fingerprint have it at every start: the record of the other key hides that of this one then,
  * too. A key that the index has lost for want of memory may be there after a start. */
-static vc_status find_deleted(vc_core *core, const vc_put *put, uint64_t now_ms,
-                              bool *existed) {
+static vc_status find_deleted(vc_core *core, const vc_put *put, uint64_t now_ms, bool *existed) {
     uint8_t head[VC_PREFIX_BYTES_MAX];
     bool has_ring = put->ring != VC_RING_UNKNOWN;
     size_t length = put->record.key_length;
@@ -1136,7 +1112,7 @@ vc_status vc_core_delete(vc_core *core, vc_put *put, uint64_t now_ms, bool *exis
     bool has_ring = put->ring != VC_RING_UNKNOWN;
     vc_status status = VC_DEFERRED;
     put->record = (vc_record){.key_length = put->record.key_length, .kind = 1};
-    put->type = put->encoding = put->cache = put->value = put->key;     /* 0 bytes of each */
+    put->type = put->encoding = put->cache = put->value = put->key; /* 0 bytes of each */
     put->started_ns = 0;
     if (has_ring || !(core->is_blocked || core->deferred.refused))
         status = find_deleted(core, put, now_ms, existed);
@@ -1180,8 +1156,8 @@ vc_status vc_core_holds(vc_core *core, const uint8_t *key, size_t length,
     return VC_OK;
 }
 
-vc_status vc_core_change(vc_core *core, vc_put *put, const vc_condition *condition,
-                         uint64_t now_ms, bool waits, bool *is_done) {
+vc_status vc_core_change(vc_core *core, vc_put *put, const vc_condition *condition, uint64_t now_ms,
+                         bool waits, bool *is_done) {
     vc_status status = VC_OK;
     *is_done = true;
     put->ring = VC_RING_UNKNOWN;
@@ -1204,7 +1180,8 @@ bool vc_core_has_deferred(vc_core *core) {
 
 vc_deferred vc_core_take_deferred(vc_core *core) {
     vc_deferred due = core->deferred;
-    core->deferred = (vc_deferred){.bytes = due.bytes < core->putting.deferred_bytes ? due.bytes : 0};
+    core->deferred = (vc_deferred){.bytes = due.bytes < core->putting.deferred_bytes ? due.bytes
+                                                                                     : 0};
     due.bytes -= core->deferred.bytes;
     return due;
 }
@@ -1250,8 +1227,7 @@ vc_status vc_core_load(vc_core *core, uint32_t slot, int fd, vc_lines *lines) {
     vc_status status = window ? VC_OK : VC_NO_MEMORY;
     loading to = {core, slot, VC_OK};
     while (status == VC_OK) {
-        ssize_t got =
-            calls->pread(calls->context, fd, window + filled, room - filled, (off_t)at);
+        ssize_t got = calls->pread(calls->context, fd, window + filled, room - filled, (off_t)at);
         if (got < 0) status = VC_IO_ERROR;
         if (got <= 0) break;
         at += (uint64_t)got;

@@ -38,10 +38,8 @@ typedef struct {
     /* The same, but only what is in memory: EAGAIN if the first byte is not, and fewer bytes if
      * a later one is not. EOPNOTSUPP: the file system cannot tell. */
     ssize_t (*pread_cached)(void *context, int fd, void *buffer, size_t length, off_t offset);
-    ssize_t (*preadv)(void *context, int fd, const struct iovec *parts, int count,
-                      off_t offset);
-    ssize_t (*pwritev)(void *context, int fd, const struct iovec *parts, int count,
-                       off_t offset);
+    ssize_t (*preadv)(void *context, int fd, const struct iovec *parts, int count, off_t offset);
+    ssize_t (*pwritev)(void *context, int fd, const struct iovec *parts, int count, off_t offset);
     int (*fdatasync)(void *context, int fd);
     void *context;
 } vc_calls;
@@ -79,8 +77,8 @@ uintptr_t vc_core_lend(vc_core *core, uintptr_t to);
 uint32_t vc_core_add_volume(vc_core *core, uint64_t seq);
 /* Say where the records of a slot are: `segments` in order, the first one from offset 0.
  * Until then, no lookup finds them. Returns false without memory. */
-bool vc_core_bind(vc_core *core, uint32_t slot, int fd, uint16_t volume,
-                  const vc_segment *segments, size_t count);
+bool vc_core_bind(vc_core *core, uint32_t slot, int fd, uint16_t volume, const vc_segment *segments,
+                  size_t count);
 vc_live vc_core_reclaim(vc_core *core, uint32_t slot);
 vc_live vc_core_live(vc_core *core, uint32_t slot);
 
@@ -92,17 +90,17 @@ void vc_core_set_age(vc_core *core, uint32_t slot, unsigned ring, uint64_t born,
 
 /* The numbers of the policy; see store/eviction.py. */
 typedef struct {
-    double hit_rate, write_rate;    /* tokens for each byte that is read, or put */
+    double hit_rate, write_rate; /* tokens for each byte that is read, or put */
     double tokens_max;
-    uint64_t skip[VC_RINGS];        /* bytes: reads of newer records are no hits */
+    uint64_t skip[VC_RINGS]; /* bytes: reads of newer records are no hits */
 } vc_policy;
 
 enum { VC_RING_UNKNOWN = VC_RINGS, MISSED_KEYS = 65536 };
 
 typedef struct {
     double tokens;
-    uint64_t ghost_hits;    /* keys that were put after they were dropped from probation */
-    uint64_t older_hits;    /* reads of records stored before the time given */
+    uint64_t ghost_hits; /* keys that were put after they were dropped from probation */
+    uint64_t older_hits; /* reads of records stored before the time given */
 } vc_policy_stats;
 
 /* Count hits and misses from now on. Returns false without memory. */
@@ -149,8 +147,8 @@ uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t len
 /* `vc_index_find` and the others, with the mutex; `seq`: of the volume. */
 bool vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found, uint64_t *seq);
 /* Returns false, too, if the index has no room for such an offset or size. */
-bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                 uint64_t size, int types, bool is_tombstone);
+bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset, uint64_t size,
+                 int types, bool is_tombstone);
 /* Let a key have no value from now on, although its record stays where it is; `slot` and
  * `offset`: only if it is there. */
 bool vc_core_bury(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset);
@@ -161,11 +159,11 @@ void vc_core_stats(vc_core *core, vc_index_stats *stats);
 /* Where the record of a key is. */
 typedef struct {
     uint64_t fingerprint, word, offset, salt;
-    uint64_t size;      /* at least that of the record */
-    int types;          /* as `vc_record_types`, or VC_TYPES_UNKNOWN */
+    uint64_t size; /* at least that of the record */
+    int types;     /* as `vc_record_types`, or VC_TYPES_UNKNOWN */
     int fd;
     uint16_t volume;
-    bool is_raised;     /* a hit was counted */
+    bool is_raised; /* a hit was counted */
     unsigned purge_drops;
 } vc_lookup;
 
@@ -195,13 +193,11 @@ bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool co
  * `value`. VC_SHORT, VC_DAMAGED, VC_OTHER_KEY, VC_PURGED, VC_IO_ERROR: nothing can be used.
  * VC_OUTDATED: a purge that covers the record may have been dropped with its volume since the
  * lookup. */
-vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length,
-                       const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
-                       size_t room, vc_record *record);
+vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length, const vc_lookup *at,
+                       uint8_t *head, size_t split, uint8_t *value, size_t room, vc_record *record);
 /* The same for `length` bytes of a copy of the record that was looked up. */
-vc_status vc_core_check(vc_core *core, const uint8_t *key, size_t key_length,
-                        const vc_lookup *at, const uint8_t *copy, size_t length,
-                        vc_record *record);
+vc_status vc_core_check(vc_core *core, const uint8_t *key, size_t key_length, const vc_lookup *at,
+                        const uint8_t *copy, size_t length, vc_record *record);
 /* The same with at->size bytes of `record_bytes`, if the whole record is in memory; otherwise
  * VC_COLD. Does not wait for the disk. */
 vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_length,
@@ -218,21 +214,21 @@ typedef struct {
     const vc_calls *calls;
     int fd;
     uint16_t volume;
-    uint32_t slot;          /* of the volume in the index */
+    uint32_t slot; /* of the volume in the index */
     uint64_t salt;
-    _Atomic uint64_t end;   /* offset of the next record */
-    _Atomic uint64_t synced_end;    /* records before it are on the disk */
-    uint64_t capacity;      /* records may be written up to here */
-    uint64_t length;        /* the highest capacity it may get */
-    uint64_t written_end;   /* behind the last record are zeros up to here */
-    char *lines;            /* entries that are not in the index file */
+    _Atomic uint64_t end;        /* offset of the next record */
+    _Atomic uint64_t synced_end; /* records before it are on the disk */
+    uint64_t capacity;           /* records may be written up to here */
+    uint64_t length;             /* the highest capacity it may get */
+    uint64_t written_end;        /* behind the last record are zeros up to here */
+    char *lines;                 /* entries that are not in the index file */
     size_t lines_used, lines_room, pending;
-    size_t pending_max;     /* entries; then they are written to the index file */
-    int index_fd;           /* of the index file */
+    size_t pending_max;         /* entries; then they are written to the index file */
+    int index_fd;               /* of the index file */
     _Atomic uint64_t index_end; /* offset of its next block */
     uint32_t index_checksum;    /* of its last block */
-    bool is_indexed;        /* nothing but entries belongs into the next block */
-    int index_error;        /* why the core could not write the last block; 0: it could */
+    bool is_indexed;            /* nothing but entries belongs into the next block */
+    int index_error;            /* why the core could not write the last block; 0: it could */
 } vc_writer;
 
 void vc_writer_free(vc_writer *writer);
@@ -252,9 +248,9 @@ typedef struct {
     vc_record record;
     const uint8_t *type, *encoding, *cache, *key, *value;
     unsigned ring;
-    int64_t started_ns, took_ns;    /* when, and for how long, it was written */
-    bool has_deferred;            /* since it was put, something is; see `vc_core_has_deferred` */
-    vc_status status;       /* of `vc_core_group_commit` */
+    int64_t started_ns, took_ns; /* when, and for how long, it was written */
+    bool has_deferred;           /* since it was put, something is; see `vc_core_has_deferred` */
+    vc_status status;            /* of `vc_core_group_commit` */
 } vc_put;
 
 /* Write a record at `end` and add its entry. With `sync`, return only when it is on the disk.
@@ -267,23 +263,23 @@ typedef struct {
  * why, `end` has not moved, and the next record overwrites this one. */
 vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync);
 
-enum { VC_GROUP_PUTS_MAX = 256, VC_PUTS_AT_ONCE = 16 };  /* at most */
+enum { VC_GROUP_PUTS_MAX = 256, VC_PUTS_AT_ONCE = 16 }; /* at most */
 
 /* How records are put. */
 typedef struct {
-    int64_t (*next_us)(void *context);  /* later than all times before */
+    int64_t (*next_us)(void *context); /* later than all times before */
     void *context;
-    uint64_t deferred_bytes;     /* after these, a step of a reclaim is due */
-    bool syncs;             /* each record */
+    uint64_t deferred_bytes; /* after these, a step of a reclaim is due */
+    bool syncs;              /* each record */
 } vc_putting;
 
 /* What is due before the next plain put, by whoever rotates. Each bit is for a ring. */
 typedef struct {
-    uint64_t bytes;         /* that were put since the last step of a reclaim; 0: none is due */
-    unsigned unwritten;     /* its entries are to be written to the index file */
-    unsigned refused;       /* the disk has refused a record, which a start may find */
-    unsigned unsynced;      /* of these: a sync has failed, and the volume must be retired */
-    int sync_error;         /* why */
+    uint64_t bytes;     /* that were put since the last step of a reclaim; 0: none is due */
+    unsigned unwritten; /* its entries are to be written to the index file */
+    unsigned refused;   /* the disk has refused a record, which a start may find */
+    unsigned unsynced;  /* of these: a sync has failed, and the volume must be retired */
+    int sync_error;     /* why */
 } vc_deferred;
 
 void vc_core_set_putting(vc_core *core, const vc_putting *how);
@@ -333,8 +329,8 @@ typedef enum {
     VC_IF_ANY,
     VC_IF_ABSENT,
     VC_IF_PRESENT,
-    VC_IF_SAME,     /* stored at `stored_us`, with this `expires_ms` unless that is UINT64_MAX */
-    VC_IF_OLDER,    /* it was stored, or deleted, at `stored_us` or before; or never */
+    VC_IF_SAME,  /* stored at `stored_us`, with this `expires_ms` unless that is UINT64_MAX */
+    VC_IF_OLDER, /* it was stored, or deleted, at `stored_us` or before; or never */
 } vc_if;
 typedef struct {
     vc_if kind;
@@ -348,8 +344,8 @@ vc_status vc_core_holds(vc_core *core, const uint8_t *key, size_t length,
 /* A plain put, or with record.kind a plain deletion, if a condition holds at `now_ms`; decision and
  * change are one step. `is_done`: whether it held, and, for a deletion, there was a value.
  * Otherwise as `vc_core_put` and `vc_core_delete`; VC_DEFERRED: also if that is not known. */
-vc_status vc_core_change(vc_core *core, vc_put *put, const vc_condition *condition,
-                         uint64_t now_ms, bool waits, bool *is_done);
+vc_status vc_core_change(vc_core *core, vc_put *put, const vc_condition *condition, uint64_t now_ms,
+                         bool waits, bool *is_done);
 bool vc_core_has_deferred(vc_core *core);
 /* Return what is due, which is not due from now on. */
 vc_deferred vc_core_take_deferred(vc_core *core);

@@ -12,21 +12,21 @@
 
 typedef struct {
     uint64_t seq;
-    vc_segment *segments;   /* NULL: not bound */
+    vc_segment *segments; /* NULL: not bound */
     size_t count;
     int fd;
     uint16_t volume;
 } vc_place;
 
 typedef struct {
-    vc_change *at;          /* CHANGES_MAX, or NULL */
+    vc_change *at; /* CHANGES_MAX, or NULL */
     size_t count;
 } vc_batch;
 
 struct vc_core {
     /* Not checked by clang: its owner may acquire it again. */
     vc_mutex write_lock;
-    vc_mutex turn;    /* held while the write lock is waited for */
+    vc_mutex turn;          /* held while the write lock is waited for */
     atomic_uintptr_t owner; /* of the write lock; 0: no thread */
     unsigned depth;         /* how often its owner has acquired it */
     vc_putting putting;
@@ -37,9 +37,9 @@ struct vc_core {
     vc_calls calls;
     vc_index *index VC_GUARDED_BY(mutex);
     vc_sharing sharing;
-    vc_shared *shared;      /* of it, with the index; NULL: it is not shared */
+    vc_shared *shared; /* of it, with the index; NULL: it is not shared */
     uint64_t volume_bytes;
-    vc_place *places VC_GUARDED_BY(mutex);  /* by slot */
+    vc_place *places VC_GUARDED_BY(mutex); /* by slot */
     uint32_t slots;
     /* Changes that are loaded, but not applied yet; a thread may be applying `full`. */
     vc_batch filling, full VC_GUARDED_BY(mutex);
@@ -59,8 +59,8 @@ struct vc_core {
 
     /* Changed with both locks, read with one of them. NULL: there never was one. */
     vc_purges *purges;
-    atomic_ullong purged_us;    /* the time of the newest of them; 0: none */
-    atomic_uint purge_drops;    /* how often some were dropped with volumes */
+    atomic_ullong purged_us; /* the time of the newest of them; 0: none */
+    atomic_uint purge_drops; /* how often some were dropped with volumes */
 };
 
 void vc_core_lock(vc_core *core) VC_ACQUIRES(core->mutex);
@@ -68,8 +68,8 @@ static inline void vc_core_unlock(vc_core *core) VC_RELEASES(core->mutex) {
     pthread_mutex_unlock(&core->mutex);
 }
 /* The key of the hash does not change. */
-static inline uint64_t vc_core_hash(const vc_core *core, const uint8_t *key, size_t length)
-    VC_UNCHECKED {
+static inline uint64_t vc_core_hash(const vc_core *core, const uint8_t *key,
+                                    size_t length) VC_UNCHECKED {
     return vc_index_fingerprint(core->index, key, length);
 }
 uint64_t vc_core_salt_at(const vc_place *at, uint64_t offset);

@@ -11,7 +11,7 @@
 
 typedef struct {
     uint16_t (*buckets)[8];
-    uint64_t mask;          /* number of buckets - 1 */
+    uint64_t mask; /* number of buckets - 1 */
 } vc_ghost;
 
 /* An empty table for up to `keys` keys; false without memory. */

@@ -28,9 +28,9 @@ vc_guest_result vc_guest_find(vc_guest *guest, const uint8_t *key, size_t length
                               vc_guest_lookup *at);
 /* Read the first `room` bytes of the record and check them; FOUND: also its value, unless it is
  * a `head` only. Waits for the disk. For any thread. */
-vc_guest_result vc_guest_read(const vc_guest *guest, const vc_guest_lookup *at,
-                              const uint8_t *key, size_t length, uint8_t *bytes, size_t room,
-                              bool is_head, vc_record *record);
+vc_guest_result vc_guest_read(const vc_guest *guest, const vc_guest_lookup *at, const uint8_t *key,
+                              size_t length, uint8_t *bytes, size_t room, bool is_head,
+                              vc_record *record);
 /* Whether the owner had the store still when the last lookup was made. */
 bool vc_guest_is_current(const vc_guest *guest);
 /* Note a read for the eviction policy; returns whether the list is full. */

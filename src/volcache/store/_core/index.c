@@ -21,11 +21,11 @@
 enum {
     SEGMENTS = 1 << VC_SEGMENT_BITS,
     GROUPS = SEGMENTS / VC_GROUP_SEGMENTS,
-    FULL_PERCENT = 92,      /* a segment grows at this load */
-    MOVES_MAX = 64,         /* random moves to make room for one entry */
-    BATCH_MIN = 1024,       /* fewer changes are not worth sorting */
-    BATCH_MAX = 1 << 18,    /* changes that are sorted at a time */
-    PREFETCH_AHEAD = 12,    /* changes */
+    FULL_PERCENT = 92,   /* a segment grows at this load */
+    MOVES_MAX = 64,      /* random moves to make room for one entry */
+    BATCH_MIN = 1024,    /* fewer changes are not worth sorting */
+    BATCH_MAX = 1 << 18, /* changes that are sorted at a time */
+    PREFETCH_AHEAD = 12, /* changes */
     TYPES_UNKNOWN_CODE = VC_TYPES_KNOWN,
 };
 
@@ -39,12 +39,12 @@ typedef vc_bucket bucket;
 typedef struct {
     bucket *base;
     uint32_t buckets;
-    uint32_t used;          /* entries */
+    uint32_t used; /* entries */
 } segment;
 
 typedef struct {
     bucket *base;
-    size_t bytes;           /* mapped: whole pages */
+    size_t bytes; /* mapped: whole pages */
 } group;
 
 enum { SLOT_FREE, SLOT_LIVE, SLOT_STALE };
@@ -52,8 +52,8 @@ enum { SLOT_FREE, SLOT_LIVE, SLOT_STALE };
 typedef struct {
     uint64_t entries;
     vc_live live;
-    uint64_t born;          /* the clock of the ring when the volume was started */
-    uint64_t from;          /* hits count when the clock has passed their offset by this */
+    uint64_t born; /* the clock of the ring when the volume was started */
+    uint64_t from; /* hits count when the clock has passed their offset by this */
     unsigned ring;
 } slot_count;
 
@@ -70,12 +70,12 @@ struct vc_index {
     group groups[GROUPS];
     uint8_t hash_key[16];
     size_t page_bytes;
-    vc_shared *shared;      /* has the groups; NULL: each is a mapping of its own */
+    vc_shared *shared; /* has the groups; NULL: each is a mapping of its own */
 
     unsigned offset_bits;
     uint32_t volumes, slots;
     uint32_t live_slots, stale_slots;
-    uint32_t next_slot;     /* the search for a free slot starts here */
+    uint32_t next_slot; /* the search for a free slot starts here */
     uint8_t *slot_state;
     slot_count *slot_counts;
 
@@ -83,7 +83,7 @@ struct vc_index {
 
     uint64_t clock[VC_RINGS];
 
-    bool is_sweeping;       /* a pass has begun; the hand is at: */
+    bool is_sweeping; /* a pass has begun; the hand is at: */
     uint32_t hand_segment, hand_bucket;
 
     int types[VC_TYPES_KNOWN];
@@ -121,17 +121,13 @@ static uint64_t class_middle(unsigned class) {
     return class == 0 ? 0 : (class_max(class - 1) + 1 + class_max(class)) / 2;
 }
 
-uint64_t vc_size_middle(uint64_t size) {
-    return class_middle(size_class(size));
-}
+uint64_t vc_size_middle(uint64_t size) { return class_middle(size_class(size)); }
 
 static inline uint32_t word_slot(const vc_index *index, uint64_t word) {
     return (uint32_t)((word & VC_POSITION_MASK) >> index->offset_bits);
 }
 
-static inline unsigned word_class(uint64_t word) {
-    return word >> 48 & 255;
-}
+static inline unsigned word_class(uint64_t word) { return word >> 48 & 255; }
 
 static inline bool is_live(const vc_index *index, uint64_t word) {
     return index->slot_state[word_slot(index, word)] == SLOT_LIVE;
@@ -310,8 +306,7 @@ static bool place(vc_index *index, segment *seg, loose_entry *e) {
 static void sweep_buckets(vc_index *index, segment *seg, uint32_t begin, uint32_t end) {
     for (bucket *b = seg->base + begin; b < seg->base + end; b++)
         for (int k = 0; k < VC_BUCKET_ENTRIES; k++)
-            if (b->word[k] != 0 && !is_live(index, b->word[k]))
-                remove_entry(index, seg, b, k);
+            if (b->word[k] != 0 && !is_live(index, b->word[k])) remove_entry(index, seg, b, k);
 }
 
 /* ---- Growing ---- */
@@ -338,8 +333,8 @@ static void set_bases(vc_index *index, uint32_t group_number) {
         index->segments[i].base = base;
         base += index->segments[i].buckets;
         if (!index->shared) continue;
-        index->shared->segments[i].first =
-            (uint32_t)(index->segments[i].base - index->groups[group_number].base);
+        index->shared->segments[i].first = (uint32_t)(index->segments[i].base -
+                                                      index->groups[group_number].base);
         index->shared->segments[i].buckets = index->segments[i].buckets;
     }
 }
@@ -391,9 +386,7 @@ static bool is_loaded(const segment *seg, unsigned percent) {
     return (uint64_t)seg->used * 100 >= room * percent;
 }
 
-static uint32_t next_size(uint32_t buckets) {
-    return buckets + (buckets >= 8 ? buckets / 8 : 1);
-}
+static uint32_t next_size(uint32_t buckets) { return buckets + (buckets >= 8 ? buckets / 8 : 1); }
 
 /* Returns false, and has done nothing, without memory. No entry of the segment is stale. */
 static bool grow(vc_index *index, segment *seg) {
@@ -475,8 +468,7 @@ vc_index *vc_index_new(const uint8_t hash_key[16], uint64_t volume_bytes, uint32
     index->slots = (uint32_t)1 << slot_bits;
     index->slot_state = calloc(index->slots, sizeof *index->slot_state);
     index->slot_counts = calloc(index->slots, sizeof *index->slot_counts);
-    if (index->slot_state == NULL || index->slot_counts == NULL ||
-        !map_groups(index, expected)) {
+    if (index->slot_state == NULL || index->slot_counts == NULL || !map_groups(index, expected)) {
         vc_index_free(index);
         return NULL;
     }
@@ -566,8 +558,7 @@ bool vc_index_hit(vc_index *index, uint64_t fingerprint, vc_entry *found) {
     int k;
     bucket *b = find_live(index, fingerprint, &k);
     if (b == NULL) return false;
-    bool is_raised =
-        (b->flags & HITS_MASK(k)) != HITS_MASK(k) && is_old_enough(index, b->word[k]);
+    bool is_raised = (b->flags & HITS_MASK(k)) != HITS_MASK(k) && is_old_enough(index, b->word[k]);
     if (is_raised) b->flags += 1u << (2 * k);
     describe(index, b, k, found);
     found->is_raised = is_raised;
@@ -581,9 +572,8 @@ static bool index_set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint
     segment *seg = segment_of(index, fingerprint);
     uint64_t tag = index_tag_of(fingerprint);
     loose_entry e = {
-        .word = (uint64_t)slot << index->offset_bits | offset |
-                (uint64_t)size_class(size) << 48 | tag >> 32 << 56 |
-                types_code(index, types) << 60,
+        .word = (uint64_t)slot << index->offset_bits | offset | (uint64_t)size_class(size) << 48 |
+                tag >> 32 << 56 | types_code(index, types) << 60,
         .tag = (uint32_t)tag,
         .is_tombstone = is_tombstone,
     };
@@ -617,9 +607,7 @@ bool vc_index_set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint64_t
     return is_kept;
 }
 
-bool vc_index_is_same(uint64_t word, uint64_t other) {
-    return ((word ^ other) & ~TYPES_MASK) == 0;
-}
+bool vc_index_is_same(uint64_t word, uint64_t other) { return ((word ^ other) & ~TYPES_MASK) == 0; }
 
 /* Find the live entry of a fingerprint if it is the one with this `word`. */
 static bucket *find_same(const vc_index *index, uint64_t fingerprint, uint64_t word, int *k) {
@@ -642,7 +630,8 @@ bool vc_index_bury(vc_index *index, uint64_t fingerprint, uint64_t word) {
     int k;
     bucket *b = find_same(index, fingerprint, word, &k);
     if (b == NULL) return false;
-    replace_entry(index, fingerprint, b, k, (loose_entry){.word = b->word[k], .is_tombstone = true});
+    replace_entry(index, fingerprint, b, k,
+                  (loose_entry){.word = b->word[k], .is_tombstone = true});
     return true;
 }
 
@@ -662,8 +651,7 @@ bool vc_index_move(vc_index *index, uint64_t fingerprint, uint64_t word, uint32_
 void vc_index_set_types(vc_index *index, uint64_t fingerprint, uint64_t word, int types) {
     int k;
     bucket *b = find_same(index, fingerprint, word, &k);
-    if (b != NULL)
-        b->word[k] = (b->word[k] & ~TYPES_MASK) | types_code(index, types) << 60;
+    if (b != NULL) b->word[k] = (b->word[k] & ~TYPES_MASK) | types_code(index, types) << 60;
 }
 
 /* ---- Many changes ---- */
@@ -721,8 +709,7 @@ vc_live vc_index_reclaim(vc_index *index, uint32_t slot) {
     return lost;
 }
 
-void vc_index_set_age(vc_index *index, uint32_t slot, unsigned ring, uint64_t born,
-                      uint64_t skip) {
+void vc_index_set_age(vc_index *index, uint32_t slot, unsigned ring, uint64_t born, uint64_t skip) {
     assert(slot < index->slots && ring < VC_RINGS);
     index->slot_counts[slot].ring = ring;
     index->slot_counts[slot].born = born;

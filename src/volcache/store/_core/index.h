@@ -45,8 +45,8 @@ enum {
 };
 #define VC_TYPES_UNKNOWN (-1)
 #define VC_NO_SLOT UINT32_MAX
-#define VC_TOMBSTONE UINT32_MAX     /* as the size of a change */
-#define VC_NEVER UINT64_MAX         /* an age that no record has */
+#define VC_TOMBSTONE UINT32_MAX /* as the size of a change */
+#define VC_NEVER UINT64_MAX     /* an age that no record has */
 
 /* The rings, as docs/FORMAT.md numbers them. */
 enum { VC_MAIN, VC_PROBATION, VC_RINGS };
@@ -58,12 +58,12 @@ typedef struct vc_shared vc_shared;
 typedef struct {
     uint64_t word;
     uint64_t offset;
-    uint64_t size;      /* at least that of the record, at most an eighth more */
+    uint64_t size; /* at least that of the record, at most an eighth more */
     uint32_t slot;
-    int types;          /* as `vc_record_types`, or VC_TYPES_UNKNOWN */
-    unsigned hits;      /* 0 to 3 */
+    int types;     /* as `vc_record_types`, or VC_TYPES_UNKNOWN */
+    unsigned hits; /* 0 to 3 */
     bool is_tombstone;
-    bool is_raised;     /* `vc_index_hit` has counted a hit: not if there were 3 */
+    bool is_raised; /* `vc_index_hit` has counted a hit: not if there were 3 */
 } vc_entry;
 
 /* One entry to be set, as `vc_index_set_many` takes it. */
@@ -71,12 +71,12 @@ typedef struct {
     uint64_t fingerprint;
     uint64_t offset;
     uint32_t slot;
-    uint32_t size;      /* or VC_TOMBSTONE */
+    uint32_t size; /* or VC_TOMBSTONE */
 } vc_change;
 
 typedef struct {
-    uint64_t records;   /* tombstones are not counted */
-    uint64_t bytes;     /* by the middle of each record's size class */
+    uint64_t records; /* tombstones are not counted */
+    uint64_t bytes;   /* by the middle of each record's size class */
 } vc_live;
 
 typedef struct {
@@ -139,8 +139,7 @@ vc_live vc_index_live(const vc_index *index, uint32_t slot);
 /* Say which ring a slot is in, and how far the clock of the ring was when its volume was
  * started. Hits of a record count only when `skip` bytes, at most VC_NEVER - `born`, have been
  * appended after it. Of a new slot, `skip` is 0. */
-void vc_index_set_age(vc_index *index, uint32_t slot, unsigned ring, uint64_t born,
-                      uint64_t skip);
+void vc_index_set_age(vc_index *index, uint32_t slot, unsigned ring, uint64_t born, uint64_t skip);
 /* Advance the clock of the ring that a slot is in: its volume ends there now. */
 void vc_index_advance(vc_index *index, uint32_t slot, uint64_t end);
 unsigned vc_index_ring(const vc_index *index, uint32_t slot);

@@ -31,19 +31,19 @@ size_t vc_checkpoint_encode(char *out, const char *lines, size_t length, uint64_
 /* The state of a reader of an index file, from one piece of it to the next. */
 typedef struct {
     /* Set by the caller: */
-    const vc_segment *segments;     /* of the volume, in order; NULL: any are right */
+    const vc_segment *segments; /* of the volume, in order; NULL: any are right */
     size_t segment_count;
     /* Results; all 0 at first, except volume_end = 64. They are those of whole blocks. */
-    uint64_t file_end;              /* the valid part ends here */
-    uint64_t volume_end;            /* the volume is indexed up to here */
-    uint64_t entries;               /* decoded so far */
-    uint64_t last_offset;           /* of the last entry that is not a deletion */
-    uint32_t checksum;              /* of the last valid checkpoint */
+    uint64_t file_end;    /* the valid part ends here */
+    uint64_t volume_end;  /* the volume is indexed up to here */
+    uint64_t entries;     /* decoded so far */
+    uint64_t last_offset; /* of the last entry that is not a deletion */
+    uint32_t checksum;    /* of the last valid checkpoint */
     bool has_checksum;
     bool is_sealed;
-    bool is_damaged;                /* a block failed a check; nothing after it is read */
-    bool is_of_clone;                /* a block does not fit the segments; likewise */
-    size_t named;                   /* the first this many segments are named (if given) */
+    bool is_damaged;  /* a block failed a check; nothing after it is read */
+    bool is_of_clone; /* a block does not fit the segments; likewise */
+    size_t named;     /* the first this many segments are named (if given) */
 } vc_lines;
 
 /* Takes an entry of a block that is checked; size 0: a deletion. Returns false to stop. */

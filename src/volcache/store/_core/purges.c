@@ -18,10 +18,10 @@ enum {
 struct vc_purges {
     uint64_t factor, newest_us;
     size_t count, bytes, mask, wider_mask;
-    vc_purge **buckets, **wider;        /* `wider`: NULL, or the next ones */
+    vc_purge **buckets, **wider; /* `wider`: NULL, or the next ones */
     vc_purge *oldest, *newest, *reserved;
-    uint64_t lengths[WORDS];            /* a bit for each length of a prefix that occurs */
-    uint32_t counts[VC_KEY_BYTES_MAX + 1];   /* of prefixes, by length */
+    uint64_t lengths[WORDS];               /* a bit for each length of a prefix that occurs */
+    uint32_t counts[VC_KEY_BYTES_MAX + 1]; /* of prefixes, by length */
 };
 
 static uint32_t hash_on(const vc_purges *purges, uint32_t hash, const uint8_t *data,
@@ -128,8 +128,7 @@ void vc_purges_commit(vc_purges *purges, uint64_t us, uint64_t seq) {
     one->seq = seq;
     if (purges->wider) widen(purges);
     vc_purge *same = *purges_bucket_of(purges, one->hash);
-    while (same && (same->length != one->length ||
-                    memcmp(same->prefix, one->prefix, one->length)))
+    while (same && (same->length != one->length || memcmp(same->prefix, one->prefix, one->length)))
         same = same->next;
     if (same) remove_one(purges, same);
     purges_add(purges, one);
@@ -146,8 +145,7 @@ vc_purge *vc_purges_sweep(vc_purges *purges, vc_purge *one) {
     for (int left = SWEEP_STEPS; one && left; left--) {
         vc_purge *newer = one->newer;
         /* Later than its own time, it can be covered by others only. */
-        if (vc_purges_cover(purges, one->prefix, one->length, one->us + 1))
-            remove_one(purges, one);
+        if (vc_purges_cover(purges, one->prefix, one->length, one->us + 1)) remove_one(purges, one);
         one = newer;
     }
     return one;
@@ -155,8 +153,8 @@ vc_purge *vc_purges_sweep(vc_purges *purges, vc_purge *one) {
 
 /* --- Questions --------------------------------------------------------------------- */
 
-static bool has_since(const vc_purges *purges, uint32_t hash, const uint8_t *prefix,
-                      size_t length, uint64_t us) {
+static bool has_since(const vc_purges *purges, uint32_t hash, const uint8_t *prefix, size_t length,
+                      uint64_t us) {
     for (const vc_purge *one = *purges_bucket_of(purges, hash); one; one = one->next)
         if (one->us >= us && one->hash == hash && one->length == length &&
             !memcmp(one->prefix, prefix, length))

@@ -11,12 +11,12 @@
 
 typedef struct vc_purge vc_purge;
 struct vc_purge {
-    uint64_t us;            /* when it was purged */
-    uint64_t seq;           /* of the newest volume then */
-    vc_purge *next;         /* in the same bucket */
-    vc_purge *older, *newer;    /* in the order in which they were added */
+    uint64_t us;             /* when it was purged */
+    uint64_t seq;            /* of the newest volume then */
+    vc_purge *next;          /* in the same bucket */
+    vc_purge *older, *newer; /* in the order in which they were added */
     uint32_t hash;
-    uint32_t length;        /* of the prefix, at least 1 */
+    uint32_t length; /* of the prefix, at least 1 */
     uint8_t prefix[];
 };
 

@@ -20,18 +20,18 @@ struct vc_read_ahead {
     int fd;
     uint64_t end;
     size_t piece;
-    const uint8_t *at;      /* what the caller looks at */
-    uint64_t start;         /* its offset */
+    const uint8_t *at; /* what the caller looks at */
+    uint64_t start;    /* its offset */
     size_t length;
     vc_mutex mutex;
     pthread_cond_t is_read, is_taken;
     pthread_t thread;
     bool has_thread;
-    bool is_reading VC_GUARDED_BY(mutex);   /* the thread, without the mutex */
+    bool is_reading VC_GUARDED_BY(mutex); /* the thread, without the mutex */
     bool is_ending VC_GUARDED_BY(mutex);
-    bool is_failed VC_GUARDED_BY(mutex);    /* nothing was read at `next` */
-    uint64_t next VC_GUARDED_BY(mutex);     /* offset of the next piece */
-    size_t read VC_GUARDED_BY(mutex), taken VC_GUARDED_BY(mutex);   /* pieces */
+    bool is_failed VC_GUARDED_BY(mutex);                          /* nothing was read at `next` */
+    uint64_t next VC_GUARDED_BY(mutex);                           /* offset of the next piece */
+    size_t read VC_GUARDED_BY(mutex), taken VC_GUARDED_BY(mutex); /* pieces */
     size_t lengths[PIECES] VC_GUARDED_BY(mutex);
     size_t unreadable_count VC_GUARDED_BY(mutex);
     /* Where sectors begin, in order. */
@@ -124,7 +124,7 @@ static void go_to(vc_read_ahead *ahead, uint64_t offset) {
 }
 
 vc_read_ahead *vc_read_ahead_new(const vc_calls *calls, int fd, uint64_t start, uint64_t end,
-                       size_t piece) {
+                                 size_t piece) {
     vc_read_ahead *ahead = malloc(sizeof *ahead);
     if (!ahead) return NULL;
     memset(ahead, 0, offsetof(vc_read_ahead, buffers));
@@ -136,7 +136,8 @@ vc_read_ahead *vc_read_ahead_new(const vc_calls *calls, int fd, uint64_t start, 
     pthread_cond_init(&ahead->is_read, NULL);
     pthread_cond_init(&ahead->is_taken, NULL);
     go_to(ahead, start);
-    if (calls->pread == vc_os_calls.pread && piece == VC_READ_AHEAD_PIECE_BYTES && start + piece < end)
+    if (calls->pread == vc_os_calls.pread && piece == VC_READ_AHEAD_PIECE_BYTES &&
+        start + piece < end)
         ahead->has_thread = !pthread_create(&ahead->thread, NULL, read_pieces, ahead);
     return ahead;
 }
@@ -158,10 +159,8 @@ void vc_read_ahead_free(vc_read_ahead *ahead) {
 static bool take_piece(vc_read_ahead *ahead, uint64_t offset) {
     pthread_mutex_lock(&ahead->mutex);
     while (ahead->read == ahead->taken && !is_all_read(ahead)) {
-        if (ahead->has_thread)
-            pthread_cond_wait(&ahead->is_read, &ahead->mutex);
-        else
-            read_piece(ahead);
+        if (ahead->has_thread) pthread_cond_wait(&ahead->is_read, &ahead->mutex);
+        else read_piece(ahead);
     }
     bool is_there = ahead->read > ahead->taken;
     if (is_there) {
@@ -180,7 +179,8 @@ static bool take_piece(vc_read_ahead *ahead, uint64_t offset) {
     return is_there;
 }
 
-const uint8_t *vc_read_ahead_get(vc_read_ahead *ahead, uint64_t offset, size_t needed, size_t *have) {
+const uint8_t *vc_read_ahead_get(vc_read_ahead *ahead, uint64_t offset, size_t needed,
+                                 size_t *have) {
     if (offset < ahead->start || offset - ahead->start > ahead->length) go_to(ahead, offset);
     while (ahead->start + ahead->length - offset < needed && take_piece(ahead, offset)) continue;
     *have = (size_t)(ahead->start + ahead->length - offset);

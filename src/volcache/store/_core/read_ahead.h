@@ -22,14 +22,15 @@ typedef struct vc_read_ahead vc_read_ahead;
  * A part of the disk that cannot be read reads as zeros; see `vc_read_ahead_is_unreadable`. But after
  * an error ECANCELED there are no more bytes. */
 vc_read_ahead *vc_read_ahead_new(const vc_calls *calls, int fd, uint64_t start, uint64_t end,
-                       size_t piece);
+                                 size_t piece);
 void vc_read_ahead_free(vc_read_ahead *ahead);
 
 /* Return the bytes of the file from `offset` on, and in *have how many there are: at least
  * `needed`, which is at most VC_READ_AHEAD_BYTES_MAX, unless the file ends before.
  * They stay until the next call. Cheap if `offset` is among the bytes of the last call, or next
  * to them. */
-const uint8_t *vc_read_ahead_get(vc_read_ahead *ahead, uint64_t offset, size_t needed, size_t *have);
+const uint8_t *vc_read_ahead_get(vc_read_ahead *ahead, uint64_t offset, size_t needed,
+                                 size_t *have);
 
 /* Whether some of these bytes cannot be read, of those that were to be read so far. If 4,096
  * sectors cannot be, all bytes count. */

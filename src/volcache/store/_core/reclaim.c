@@ -10,7 +10,7 @@
 #include "crc32c.h"
 
 enum {
-    PER_PIECE = 32,         /* records, on average */
+    PER_PIECE = 32, /* records, on average */
     BUFFER_MIN = 1 << 16,
 };
 #define NOTHING UINT32_MAX
@@ -18,7 +18,7 @@ enum {
 typedef struct {
     uint64_t fingerprint, word;
     uint64_t offset;
-    uint32_t next;          /* in the list of its piece */
+    uint32_t next; /* in the list of its piece */
 } member;
 
 struct vc_reclaim {
@@ -27,12 +27,12 @@ struct vc_reclaim {
     uint64_t piece_bytes;
     member *members;
     size_t count, room;
-    uint32_t segment;       /* the next one to be searched */
-    uint32_t *first;        /* of each piece */
-    size_t pieces, piece;   /* the next one to be sorted */
-    member **sorted;        /* the piece that is looked at */
+    uint32_t segment;     /* the next one to be searched */
+    uint32_t *first;      /* of each piece */
+    size_t pieces, piece; /* the next one to be sorted */
+    member **sorted;      /* the piece that is looked at */
     size_t sorted_count, sorted_room, at;
-    uint8_t *buffer;        /* a record that is copied */
+    uint8_t *buffer; /* a record that is copied */
     size_t buffer_bytes;
 };
 
@@ -154,19 +154,19 @@ static vc_status read_whole(vc_reclaim *reclaim, const member *one, uint64_t siz
                                     (off_t)one->offset);
     if (got < 0) return VC_IO_ERROR;
     uint64_t salt = vc_core_salt_at(&at, one->offset);
-    vc_status status = vc_record_decode(reclaim->buffer, (size_t)got, salt, at.volume,
-                                        one->offset, record);
+    vc_status status = vc_record_decode(reclaim->buffer, (size_t)got, salt, at.volume, one->offset,
+                                        record);
     if (status != VC_OK || record->size > (size_t)got || record->kind ||
         vc_crc32c(0, reclaim->buffer + record->prefix, record->length) != record->checksum)
         return VC_DAMAGED;
-    uint64_t found =
-        vc_core_hash(core, record->key, record->key_length);
+    uint64_t found = vc_core_hash(core, record->key, record->key_length);
     return found == one->fingerprint ? VC_OK : VC_OTHER_KEY;
 }
 
 /* Copy a record; VC_RECLAIM_MORE: it was copied, or need not be. */
 static vc_reclaim_result copy(vc_reclaim *reclaim, const member *one, const vc_entry *entry,
-                    const vc_thresholds *thresholds, vc_writer *writer, vc_disposition *disposition) {
+                              const vc_thresholds *thresholds, vc_writer *writer,
+                              vc_disposition *disposition) {
     vc_core *core = reclaim->core;
     vc_record record;
     vc_status status = read_whole(reclaim, one, entry->size, &record);
@@ -215,8 +215,7 @@ static vc_reclaim_result copy(vc_reclaim *reclaim, const member *one, const vc_e
     if (status != VC_OK) return VC_RECLAIM_REFUSED;
     unsigned hits = entry->hits > thresholds->hits_taken ? entry->hits - thresholds->hits_taken : 0;
     vc_core_lock(core);
-    vc_index_move(core->index, one->fingerprint, one->word, writer->slot, written->offset,
-                  hits);
+    vc_index_move(core->index, one->fingerprint, one->word, writer->slot, written->offset, hits);
     vc_index_advance(core->index, writer->slot, written->offset + written->size);
     core->tokens -= (double)written->size;
     vc_core_unlock(core);
@@ -227,22 +226,19 @@ static vc_reclaim_result copy(vc_reclaim *reclaim, const member *one, const vc_e
 
 typedef enum { DROP, COPY, DEAD } decision;
 
-static decision reclaim_decide(vc_reclaim *reclaim, const member *one, const vc_thresholds *thresholds,
-                               bool may_copy, vc_entry *entry, vc_disposition *disposition) {
+static decision reclaim_decide(vc_reclaim *reclaim, const member *one,
+                               const vc_thresholds *thresholds, bool may_copy, vc_entry *entry,
+                               vc_disposition *disposition) {
     vc_core *core = reclaim->core;
     decision decided = DEAD;
     vc_core_lock(core);
     if (vc_index_find(core->index, one->fingerprint, entry) && !entry->is_tombstone &&
         vc_index_is_same(entry->word, one->word)) {
         decided = DROP;
-        if (!has_enough_hits(thresholds, entry))
-            disposition->unused++;
-        else if (!may_copy)
-            disposition->left++;
-        else if (core->tokens < (double)entry->size)
-            disposition->unpaid++;
-        else
-            decided = COPY;
+        if (!has_enough_hits(thresholds, entry)) disposition->unused++;
+        else if (!may_copy) disposition->left++;
+        else if (core->tokens < (double)entry->size) disposition->unpaid++;
+        else decided = COPY;
         if (decided == DROP && thresholds->is_probation)
             vc_ghost_add(&core->ghost, one->fingerprint);
     }
@@ -251,8 +247,8 @@ static decision reclaim_decide(vc_reclaim *reclaim, const member *one, const vc_
 }
 
 vc_reclaim_result vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
-                        const vc_thresholds *thresholds, vc_writer *writer, vc_disposition *disposition,
-                        uint64_t *offset) {
+                                  const vc_thresholds *thresholds, vc_writer *writer,
+                                  vc_disposition *disposition, uint64_t *offset) {
     *disposition = (vc_disposition){0};
     *offset = end;
     while (disposition->copied_bytes < copy_bytes) {

@@ -17,28 +17,28 @@ typedef struct {
      * that is not below the last limit needs the last number. Limits grow. */
     double limit[VC_SIZE_STEPS - 1];
     int need[VC_SIZE_STEPS];
-    unsigned hits_taken;    /* a copy has as many hits less, at least 0 */
-    bool is_probation;      /* what is dropped goes into the ghost */
-    uint64_t now_ms;        /* what has expired is not copied */
+    unsigned hits_taken; /* a copy has as many hits less, at least 0 */
+    bool is_probation;   /* what is dropped goes into the ghost */
+    uint64_t now_ms;     /* what has expired is not copied */
 } vc_thresholds;
 
 /* What happened to the live records that were looked at. */
 typedef struct {
     uint64_t copied, copied_bytes;
-    uint64_t unused;        /* too few hits */
-    uint64_t unpaid;        /* too few tokens */
+    uint64_t unused; /* too few hits */
+    uint64_t unpaid; /* too few tokens */
     uint64_t expired, damaged, unreadable;
-    uint64_t left;          /* not copied because copying was over */
+    uint64_t left; /* not copied because copying was over */
     uint64_t purged;
 } vc_disposition;
 
 typedef enum {
     VC_RECLAIM_MORE,
-    VC_RECLAIM_DONE,           /* all that were found were looked at */
-    VC_RECLAIM_FULL,           /* the volume that gets the copies has no room for the next one */
-    VC_RECLAIM_UNREADABLE,     /* the disk refused to read; errno says why */
-    VC_RECLAIM_REFUSED,        /* the disk refused to write; errno says why */
-    VC_RECLAIM_DAMAGED,        /* a record failed a check: it is at `offset` */
+    VC_RECLAIM_DONE,       /* all that were found were looked at */
+    VC_RECLAIM_FULL,       /* the volume that gets the copies has no room for the next one */
+    VC_RECLAIM_UNREADABLE, /* the disk refused to read; errno says why */
+    VC_RECLAIM_REFUSED,    /* the disk refused to write; errno says why */
+    VC_RECLAIM_DAMAGED,    /* a record failed a check: it is at `offset` */
 } vc_reclaim_result;
 
 typedef struct vc_reclaim vc_reclaim;
@@ -55,7 +55,7 @@ void vc_reclaim_collect(vc_reclaim *reclaim, uint32_t segments, const vc_thresho
  *   writer  gets the copies; NULL: nothing more is copied.
  *   offset  of the record that the result is about. */
 vc_reclaim_result vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
-                        const vc_thresholds *thresholds, vc_writer *writer, vc_disposition *disposition,
-                        uint64_t *offset);
+                                  const vc_thresholds *thresholds, vc_writer *writer,
+                                  vc_disposition *disposition, uint64_t *offset);
 
 #endif

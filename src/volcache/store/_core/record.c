@@ -47,8 +47,7 @@ static bool has_control_byte(const uint8_t *text, uint32_t length) {
 
 static bool is_in_bounds(const vc_record *record) {
     return record->key_length && record->length <= (record->kind ? 0 : VC_VALUE_BYTES_MAX) &&
-           record->kind <= 1 && record->stored_us < VC_TIME_END &&
-           record->expires_ms < VC_TIME_END;
+           record->kind <= 1 && record->stored_us < VC_TIME_END && record->expires_ms < VC_TIME_END;
 }
 
 void vc_record_identity(uint8_t out[VC_IDENTITY_BYTES], uint64_t salt) {
@@ -63,8 +62,7 @@ static void take_lengths(const uint8_t *data, vc_record *record) {
     record->encoding_length = data[AT_ENCODING_LENGTH];
     record->cache_length = data[AT_CACHE_LENGTH];
     record->length = (uint32_t)record_get(data + AT_LENGTH, 4);
-    record->prefix =
-        VC_OVERHEAD_BYTES + (uint32_t)vc_record_types(record) + record->key_length;
+    record->prefix = VC_OVERHEAD_BYTES + (uint32_t)vc_record_types(record) + record->key_length;
     record->size = (uint64_t)record->prefix + record->length;
 }
 
@@ -84,7 +82,8 @@ static vc_status decode(const uint8_t *data, size_t length, uint64_t salt, uint1
     take_lengths(data, record);
     if (record->prefix > length) return VC_SHORT;
     uint32_t checked = record->prefix - CHECKSUM_BYTES;
-    if (vc_crc32c(0, data, checked) != record_get(data + checked, CHECKSUM_BYTES)) return VC_DAMAGED;
+    if (vc_crc32c(0, data, checked) != record_get(data + checked, CHECKSUM_BYTES))
+        return VC_DAMAGED;
     record->checksum = (uint32_t)record_get(data + AT_CHECKSUM, 4);
     record->flags = (uint32_t)record_get(data + AT_FLAGS, 4);
     record->unsynced = (uint32_t)record_get(data + AT_UNSYNCED, 4);

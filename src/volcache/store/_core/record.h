@@ -12,7 +12,7 @@ enum {
     VC_VOLUME_HEADER_BYTES = 64,
     VC_IDENTITY_BYTES = 12,
     VC_FIXED_BYTES = 60,
-    VC_OVERHEAD_BYTES = 64,         /* of a record without key and value */
+    VC_OVERHEAD_BYTES = 64, /* of a record without key and value */
     VC_TYPES_BYTES_MAX = 765,
     VC_KEY_BYTES_MAX = 65535,
     VC_VALUE_BYTES_MAX = 1 << 30,
@@ -26,29 +26,29 @@ enum {
 
 typedef enum {
     VC_OK = 0,
-    VC_OTHER_KEY,   /* an intact record of another key: a collision */
-    VC_SHORT,       /* the record is longer than the bytes given; `size` says how long */
-    VC_DAMAGED,     /* a check failed */
-    VC_IO_ERROR,    /* the disk refused; errno says why */
-    VC_NO_ROOM,     /* the record does not fit */
+    VC_OTHER_KEY, /* an intact record of another key: a collision */
+    VC_SHORT,     /* the record is longer than the bytes given; `size` says how long */
+    VC_DAMAGED,   /* a check failed */
+    VC_IO_ERROR,  /* the disk refused; errno says why */
+    VC_NO_ROOM,   /* the record does not fit */
     VC_NO_MEMORY,
-    VC_COLD,        /* not in memory, and the disk was not to be read */
-    VC_SYNC_ERROR,  /* the record was written, but the sync failed; errno says why */
-    VC_DEFERRED,    /* something has to be done before; see `vc_core_put` */
+    VC_COLD,       /* not in memory, and the disk was not to be read */
+    VC_SYNC_ERROR, /* the record was written, but the sync failed; errno says why */
+    VC_DEFERRED,   /* something has to be done before; see `vc_core_put` */
     VC_GROUPED,    /* it is to be synced; see `vc_core_group_commit` */
-    VC_PURGED,      /* it was stored before a purge of a prefix of its key */
-    VC_OUTDATED,    /* purges were dropped since the lookup */
+    VC_PURGED,     /* it was stored before a purge of a prefix of its key */
+    VC_OUTDATED,   /* purges were dropped since the lookup */
 } vc_status;
 
 typedef struct {
     uint64_t offset, stored_us, expires_ms;
     uint32_t length, checksum, flags;
-    uint32_t unsynced;          /* bytes before it that may not have been on the disk */
+    uint32_t unsynced; /* bytes before it that may not have been on the disk */
     uint16_t volume, key_length;
     uint8_t type_length, encoding_length, cache_length, kind;
-    uint32_t prefix;            /* length of everything before the value */
-    uint64_t size;              /* of the whole record */
-    const uint8_t *type;        /* in the bytes decoded: type, encoding, cache, key */
+    uint32_t prefix;     /* length of everything before the value */
+    uint64_t size;       /* of the whole record */
+    const uint8_t *type; /* in the bytes decoded: type, encoding, cache, key */
     const uint8_t *key;
 } vc_record;
 

@@ -108,8 +108,7 @@ static bool scan_is_compared(vc_core *core, uint32_t slot) {
 }
 
 /* Whether the scan may set the position of a record. */
-static bool scan_may_set(vc_core *core, const vc_change *change, uint64_t size,
-                         bool is_compared) {
+static bool scan_may_set(vc_core *core, const vc_change *change, uint64_t size, bool is_compared) {
     return vc_core_is_position(core, change->offset, size) &&
            !(is_compared && scan_is_in_probation(core, change->fingerprint));
 }
@@ -133,9 +132,7 @@ static bool scan_pass_run(vc_scan *scan, vc_event *run) {
         bool is_value = !record.kind;
         vc_change change = {.offset = record.offset, .slot = scan->slot};
         change.size = is_value ? (uint32_t)record.size : VC_TOMBSTONE;
-        if (core)
-            change.fingerprint =
-                vc_core_hash(core, record.key, record.key_length);
+        if (core) change.fingerprint = vc_core_hash(core, record.key, record.key_length);
         if (core && !scan_may_set(core, &change, record.size, is_compared)) break;
         if (!scan->writer && scan->lines && !scan_pass_line(scan, &record)) break;
         if (scan->writer &&
@@ -217,8 +214,7 @@ static void scan_judge(vc_scan *scan, bool is_corrected, vc_event *event) {
     if (vc_scan_find(scan, event->end) != NOWHERE) {
         if (scan->has_lost && event->end > scan_synced_end(scan, event->end))
             event->kind = VC_SCAN_GAP;
-    } else if (is_corrected ||
-               !vc_crc32c_is_one_bit(checksum ^ record->checksum, record->length)) {
+    } else if (is_corrected || !vc_crc32c_is_one_bit(checksum ^ record->checksum, record->length)) {
         event->kind = VC_SCAN_TORN;
     }
 }
@@ -236,10 +232,8 @@ static void scan_judge_gap(vc_scan *scan, vc_event *event) {
     if (vc_read_ahead_is_unreadable(scan->ahead, event->start, event->start + sizeof identity) ||
         (is_begun && vc_read_ahead_is_unreadable(scan->ahead, event->start, header_end)))
         event->kind = VC_SCAN_UNREADABLE;
-    else if (following != NOWHERE)
-        event->kind = VC_SCAN_GAP;
-    else if (is_begun)
-        event->kind = VC_SCAN_TORN;
+    else if (following != NOWHERE) event->kind = VC_SCAN_GAP;
+    else if (is_begun) event->kind = VC_SCAN_TORN;
 }
 
 /* Look at one record, or at what is in its place. */
@@ -258,8 +252,7 @@ static void scan_look(vc_scan *scan, vc_event *event) {
                           record) &&
         record->size <= scan->length - scan->at)
         scan_judge(scan, true, event);
-    else
-        scan_judge_gap(scan, event);
+    else scan_judge_gap(scan, event);
 }
 
 void vc_scan_next(vc_scan *scan, vc_event *event) {

@@ -18,7 +18,7 @@
 enum {
     SHARED_TRIES = 64,
     SHARED_VOLUMES = 65536,
-    SHARED_RECORD_BYTES = 65,   /* the shortest */
+    SHARED_RECORD_BYTES = 65, /* the shortest */
     SHARED_WINDOW_MIN = 1 << 18,
 };
 /* All windows together take a part of the 128 TiB that a process can map. */
@@ -91,7 +91,7 @@ struct vc_guest {
     const vc_shared *shared;
     size_t bytes;
     int folder;
-    int *files;                 /* by volume; 0: not open */
+    int *files; /* by volume; 0: not open */
     uint64_t reads[VC_GUEST_READS];
     size_t read_count;
 };
@@ -141,9 +141,9 @@ static int guest_find_entry(const vc_guest *guest, uint64_t fingerprint, vc_buck
     guest_copy(span, &shared->segments[number], sizeof(span));
     uint64_t end = ((uint64_t)span[0] + span[1]) * sizeof(vc_bucket);
     if (!span[1] || end > shared->window_bytes) return -1;
-    const vc_bucket *base =
-        (const vc_bucket *)(const void *)vc_shared_group(shared, number / VC_GROUP_SEGMENTS) +
-        span[0];
+    const vc_bucket *base = (const vc_bucket *)(const void *)vc_shared_group(
+                                shared, number / VC_GROUP_SEGMENTS) +
+                            span[0];
     uint32_t first = vc_first_bucket(tag, span[1]);
     guest_copy(copy, base + first, sizeof(*copy));
     int k = vc_bucket_match(copy, tag);
@@ -213,9 +213,9 @@ vc_guest_result vc_guest_find(vc_guest *guest, const uint8_t *key, size_t length
     return at->fd < 0 ? VC_GUEST_ASK : VC_GUEST_FOUND;
 }
 
-vc_guest_result vc_guest_read(const vc_guest *guest, const vc_guest_lookup *at,
-                              const uint8_t *key, size_t length, uint8_t *bytes, size_t room,
-                              bool is_head, vc_record *record) {
+vc_guest_result vc_guest_read(const vc_guest *guest, const vc_guest_lookup *at, const uint8_t *key,
+                              size_t length, uint8_t *bytes, size_t room, bool is_head,
+                              vc_record *record) {
     const vc_shared *shared = guest->shared;
     ssize_t got = pread(at->fd, bytes, room, (off_t)at->offset);
     if (got < 0 || vc_record_decode(bytes, (size_t)got, at->salt, at->volume, at->offset, record))

@@ -27,12 +27,12 @@
 
 enum {
     VC_SHARED_GROUPS = (1 << VC_SEGMENT_BITS) / VC_GROUP_SEGMENTS,
-    VC_SHARED_SALTS = 7,        /* a volume that more mounts have written is read by its owner */
+    VC_SHARED_SALTS = 7, /* a volume that more mounts have written is read by its owner */
 };
 
 typedef struct {
     uint16_t volume;
-    uint16_t count;             /* of segments; 0: nothing is to be read there */
+    uint16_t count; /* of segments; 0: nothing is to be read there */
     struct {
         uint64_t start, salt;
     } segments[VC_SHARED_SALTS];
@@ -59,10 +59,10 @@ typedef struct vc_shared {
 /* --- The owner ---------------------------------------------------------------------------- */
 
 typedef struct {
-    vc_shared *at;              /* NULL: there is none, and nothing is shared */
+    vc_shared *at; /* NULL: there is none, and nothing is shared */
     size_t bytes;
     int fd;
-    pid_t process;              /* a forked child does not have the mapping */
+    pid_t process; /* a forked child does not have the mapping */
 } vc_sharing;
 
 /* Return a mapping for an index. */

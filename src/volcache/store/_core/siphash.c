@@ -49,8 +49,7 @@ static inline uint64_t last_word(const uint8_t *data, size_t length) {
     if (rest > 0 && length >= 8) {
         word = read_u64(data + length - 8) >> (64 - 8 * rest);
     } else {
-        for (size_t i = 0; i < rest; i++)
-            word |= (uint64_t)data[i] << (8 * i);
+        for (size_t i = 0; i < rest; i++) word |= (uint64_t)data[i] << (8 * i);
     }
     return word | (uint64_t)length << 56;
 }
@@ -66,8 +65,7 @@ static inline state start(const uint8_t key[16]) {
 }
 
 static inline void add_data(state *s, const uint8_t *data, size_t length, int rounds) {
-    for (size_t i = 0; i + 8 <= length; i += 8)
-        add_word(s, read_u64(data + i), rounds);
+    for (size_t i = 0; i + 8 <= length; i += 8) add_word(s, read_u64(data + i), rounds);
     add_word(s, last_word(data, length), rounds);
 }
 
@@ -90,8 +88,7 @@ static inline void write_u64(uint8_t *to, uint64_t number) {
     memcpy(to, &number, 8);
 }
 
-void vc_siphash24_128(const uint8_t key[16], const uint8_t *data, size_t length,
-                      uint8_t hash[16]) {
+void vc_siphash24_128(const uint8_t key[16], const uint8_t *data, size_t length, uint8_t hash[16]) {
     state s = start(key);
     s.v1 ^= 0xee;
     add_data(&s, data, length, 2);

@@ -8,7 +8,6 @@
 #include <stdint.h>
 
 uint64_t vc_siphash13(const uint8_t key[16], const uint8_t *data, size_t length);
-void vc_siphash24_128(const uint8_t key[16], const uint8_t *data, size_t length,
-                      uint8_t hash[16]);
+void vc_siphash24_128(const uint8_t key[16], const uint8_t *data, size_t length, uint8_t hash[16]);
 
 #endif
