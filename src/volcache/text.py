@@ -39,6 +39,12 @@ def counted(count: int, noun: str, form: str = "d") -> str:
     return f"{count:{form}} {noun}{'' if count == 1 else 's'}"
 
 
+def parse_number(text: str, most: int) -> int | None:
+    """Return the number that ASCII digits name; None if there is none up to `most`."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(most))
+    return int(text) if is_number and int(text) <= most else None
+
+
 def size(count: float) -> str:
     """Return a number of bytes in the largest fitting unit: "512 B", "1.5 MiB"."""
     power = 0

@@ -58,7 +58,6 @@ _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 _OPEN: Final = frozenset({"/-/healthy", "/-/ready", "/-/metrics"})
 _HOST: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]*)?")
 _SHOWN_MAX: Final = 100
-_JSON: Final = "application/json; charset=utf-8"
 _STALL_SECONDS_MAX: Final = 30.0
 
 
@@ -230,14 +229,11 @@ def _stats(status: Monitor, environ: WSGIEnvironment) -> Response:
             "bad value of the parameter volumes; allowed are 0, without the list of"
             " volumes, and 1, with it",
         )
-    snapshot = status.snapshot(volumes=wanted == ["1"])
-    body = encode_stats(snapshot)
-    return _data_response(environ, _JSON, body, vary="Accept-Encoding")
+    return _json(environ, encode_stats(status.snapshot(volumes=wanted == ["1"])))
 
 
 def _history(history: History, environ: WSGIEnvironment) -> Response:
-    body = history.encoded()
-    return _data_response(environ, _JSON, body, vary="Accept-Encoding")
+    return _json(environ, history.encoded())
 
 
 def _metrics(metrics: MetricsRenderer, environ: WSGIEnvironment) -> Response:
@@ -276,6 +272,11 @@ def _folded(host: str) -> str:
     return host.lower().removesuffix(".")
 
 
+def _json(environ: WSGIEnvironment, body: bytes) -> Response:
+    content_type = "application/json; charset=utf-8"
+    return _data_response(environ, content_type, body, vary="Accept-Encoding")
+
+
 def _data_response(
     environ: WSGIEnvironment, content_type: str, body: bytes, *, vary: str
 ) -> Response:
@@ -306,19 +307,11 @@ def _policy_of(page: bytes) -> str:
         made = [b64encode(sha256(text).digest()).decode() for text in texts]
         return " ".join(f"'sha256-{digest}'" for digest in made)
 
-    return "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src {digests(b'script')}",
-            f"style-src {digests(b'style')}",
-            "connect-src 'self'",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-            "require-trusted-types-for 'script'",
-            "trusted-types 'none'",
-        ]
+    return (
+        f"default-src 'none'; script-src {digests(b'script')};"
+        f" style-src {digests(b'style')}; connect-src 'self'; img-src data:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
+        " require-trusted-types-for 'script'; trusted-types 'none'"
     )
 
 

@@ -15,6 +15,7 @@ from urllib.parse import quote_from_bytes
 
 from volcache.errors import BadQueryError
 from volcache.http.purge import decode_prefix, parameters
+from volcache.text import parse_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 KEYS_PATH: Final = "/-/keys"
 KEYS_MAX: Final = 1000
 _PAGE_NS: Final = 5_000_000
-_DIGITS_MAX: Final = 4
 _ALLOWED: Final = (
     f"allowed are prefix=..., after=... and limit=1 to {KEYS_MAX}, each once"
 )
@@ -64,7 +64,7 @@ def list_keys(
 
 
 def _limit(text: str) -> int:
-    is_number = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
-    if not (is_number and 1 <= int(text) <= KEYS_MAX):
+    limit = parse_number(text, KEYS_MAX)
+    if not limit:
         raise BadQueryError(f"bad limit {text[:50]!r}; {_ALLOWED}")
-    return int(text)
+    return limit

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from volcache.errors import ClientError, ValueTooLargeError
 from volcache.http.preconditions import parse_date
+from volcache.text import parse_number
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIEnvironment
@@ -131,11 +132,10 @@ def read_flags(environ: WSGIEnvironment) -> int:
     Raises:
         BadHeaderError: X-Flags is not a number of 32 bits.
     """
-    text: str = environ.get("HTTP_X_FLAGS", "0")
-    is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
-    if not is_number or int(text) > _FLAGS_MAX:
+    flags = parse_number(environ.get("HTTP_X_FLAGS", "0"), _FLAGS_MAX)
+    if flags is None:
         raise BadHeaderError(f"X-Flags is not a number; allowed are 0 to {_FLAGS_MAX}")
-    return int(text)
+    return flags
 
 
 def read_expiry(
