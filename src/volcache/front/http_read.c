@@ -93,10 +93,12 @@ static vc_step read_send_from_disk(vc_http_job *job, const vc_lookup *at) {
     const vc_executor *by = &http->by;
     vc_record record;
     vc_range part;
-    if (s->base.is_read && s->base.waited == VC_WAITED_DISK && s->base.status == VC_OK)
+    /* Not only its head was read, for a condition. */
+    bool was_verified = s->base.is_read && s->base.verifies;
+    if (was_verified && s->base.waited == VC_WAITED_DISK && s->base.status == VC_OK)
         *read_verified(http, at) = (vc_http_place){at->salt, at->offset};
     if (!read_is_verified(http, at)) {
-        if (!s->base.is_read) return vc_http_wait_for_disk(job, at, true);
+        if (!was_verified) return vc_http_wait_for_disk(job, at, true);
         by->functions->end_read(by->core);
         return vc_http_forward(job);
     }
