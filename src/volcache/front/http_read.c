@@ -90,7 +90,6 @@ static bool read_is_verified(vc_http *http, const vc_lookup *at) {
 static vc_step read_send_from_disk(vc_http_job *job, const vc_lookup *at) {
     vc_http *http = job->http;
     vc_http_stream *s = job->stream;
-    const vc_executor *by = &http->by;
     vc_record record;
     vc_range part;
     /* Not only its head was read, for a condition. */
@@ -99,7 +98,7 @@ static vc_step read_send_from_disk(vc_http_job *job, const vc_lookup *at) {
         *read_verified(http, at) = (vc_http_place){at->salt, at->offset};
     if (!read_is_verified(http, at)) {
         if (!was_verified) return vc_http_wait_for_disk(job, at, true);
-        by->functions->end_read(by->core);
+        http->by.functions->end_read(http->by.core);
         return vc_http_forward(job);
     }
     vc_status status = vc_http_read_head(job, at, &record);
@@ -108,7 +107,7 @@ static vc_step read_send_from_disk(vc_http_job *job, const vc_lookup *at) {
     if (status == VC_OK && vc_http_is_plain(job, &record))
         extent = vc_requested_range(job->request, &record, http->date.second, &part);
     if (extent == VC_RANGE_UNDECIDED) {
-        by->functions->end_read(by->core);
+        http->by.functions->end_read(http->by.core);
         return vc_http_forward(job);
     }
     if (!vc_hand_over(&job->wanted, at)) return vc_http_forward(job);
