@@ -10,21 +10,16 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import Mock
 
 import pytest
 
-from support.embedded import (
-    Cache,
-    count_up,
-    open_small,
-    owner_of,
-    write_versions,
-)
+from support.embedded import Cache, count_up, open_small, owner_of, write_versions
 from support.extent import SEED
 from support.process import SOURCE
 from support.waiting import wait_until
@@ -528,18 +523,24 @@ def test_directory_without_sockets_is_used_by_one_process(
         assert not (tmp_path / "socket").exists()
 
 
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """Return a folder that all users may go into; each start of pytest closes its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")
-def test_users_of_the_group_share_and_a_stranger_is_refused(tmp_path: Path) -> None:
+def test_users_of_the_group_share_and_a_stranger_is_refused(
+    public_folder: Path,
+) -> None:
     """Each of them can go on without the others; all can go into the directory."""
-    directory = tmp_path / "cache"
+    directory = public_folder / "cache"
     directory.mkdir()
     os.chown(directory, 1234, 4321)
     directory.chmod(0o775)
-    for parent in tmp_path.parents[:-1]:
-        if parent.stat().st_mode & 0o001 == 0:
-            parent.chmod(parent.stat().st_mode | 0o011)
-    tmp_path.chmod(0o755)
     first = Program(directory, user=1234, group=1234, extra_groups=[4321])
     second = Program(directory, user=1236, group=4321, extra_groups=[])
     assert first.does("cache.set('a', b'1') != ''") == "True"
