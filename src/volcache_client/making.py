@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 LEASE_PREFIX: Final = "~lease/"
+# Seconds before each look for a lease whose request was broken off: the node may store it
+# after the first look, which is on another connection.
+_LOOK_PAUSES: Final = (0.0, 0.05, 0.2)
 # How long those that wait for a value wait between two looks, seconds.
 _LOOK_FIRST: Final = 0.01
 _LOOK_LONGEST: Final = 0.25
@@ -203,8 +206,12 @@ class Making(Generic[V]):
     async def _remove_lease(self, body: bytes) -> None:
         """Give back the lease with this body, if it is there; its ETag is not known."""
         try:
-            answer = await self._core.look(self._lease_key)
-            if answer is not None and answer.body == body:
-                await self._release(answer.headers.get("ETag"))
+            for pause in _LOOK_PAUSES:
+                await self._core.driver.sleep(pause)
+                answer = await self._core.look(self._lease_key)
+                if answer is not None:
+                    if answer.body == body:
+                        await self._release(answer.headers.get("ETag"))
+                    return
         except CacheError as error:
             self._core.counters.error(error)

@@ -251,7 +251,6 @@ async def test_cancellation_at_any_moment_leaves_nothing() -> None:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             numbers = client.stats()["nodes"][server.name]
-            assert numbers["in_use"] <= 1  # A release.
             assert numbers["connections"] <= 2
             assert await client.get_or_set(f"k{turns}", make) == make()
         await until(
