@@ -37,7 +37,7 @@ static void start_reports(void) {
     CHECK(!pthread_create(&news_thread, NULL, take_news, NULL));
 }
 
-/* No executor tells anything any more. */
+/* After the last executor has ended. */
 static void end_reports(void) {
     is_told = true;
     CHECK(!pthread_join(news_thread, NULL));

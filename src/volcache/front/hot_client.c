@@ -20,7 +20,7 @@ enum { PREFIX_BYTES = sizeof(PREFIX) - 1, RECEIVED_BYTES = 16384, KEPT_BYTES = 1
 /* A get that was sent, or will be with the next round. */
 typedef struct call {
     STAILQ_ENTRY(call) next;
-    void *owner; /* NULL: nobody waits any more */
+    void *owner; /* NULL: cancelled */
     int64_t started_ns;
     uint8_t name[VC_ITEM_BYTES];
 } call;
