@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 
 import pytest
@@ -464,7 +465,8 @@ BODY_MEMORY: Final = 8 * MIB
 
 def test_bodies_wait_for_memory_in_their_order(tmp_path: Path) -> None:
     """However many there are: what is received stays below body_memory."""
-    limits = {"head_timeout": 2.0, "body_memory": BODY_MEMORY}
+    # In one loop: of several, each looks for the stalest of its own connections first.
+    limits = {"threads": 1, "head_timeout": 2.0, "body_memory": BODY_MEMORY}
     with (
         ServerProcess(tmp_path / "data", settings={**SHARED, **limits}) as server,
         ExitStack() as opened,
@@ -489,6 +491,8 @@ def test_bodies_wait_for_memory_in_their_order(tmp_path: Path) -> None:
         uploads[0].sendall(b"0\r\n\r\n")
         for one in (uploads[0], *waiting):
             assert one.recv(4096).startswith(b"HTTP/1.1 200 OK")
+        for one in uploads[2:]:  # What arrives at the same time has no order.
+            one.sendall(b"1\r\nx\r\n")
         for number in (200, 201):  # There is room for one of them.
             one = opened.enter_context(connect(server.port))
             one.sendall(CHUNKED_HEAD % number)
@@ -500,6 +504,39 @@ def test_bodies_wait_for_memory_in_their_order(tmp_path: Path) -> None:
             one.sendall(b"0\r\n\r\n")
             assert one.recv(4096).startswith(b"HTTP/1.1 200 OK")
         assert server.memory("VmHWM") - before < 3 * BODY_MEMORY
+
+
+def test_body_waiting_while_other_loops_hold_the_memory_is_stored(
+    tmp_path: Path,
+) -> None:
+    """Their stalest connections give way, too."""
+    count = BODY_MEMORY // MIB
+    limits = {"threads": 2, "body_memory": BODY_MEMORY}
+    with (
+        ServerProcess(tmp_path / "data", settings={**SHARED, **limits}) as server,
+        ExitStack() as opened,
+    ):
+
+        def upload(number: int) -> socket.socket:
+            # A loop that is busy leaves what is to be accepted to the other one.
+            busy.sendall(GET_KEY * 1000)
+            one = opened.enter_context(connect(server.port))
+            one.sendall(CHUNKED_HEAD % number)
+            return one
+
+        busy = opened.enter_context(connect(server.port))
+        drained = Thread(target=read_to_the_end, args=(busy,))
+        drained.start()
+        opened.callback(drained.join)
+        opened.callback(busy.shutdown, socket.SHUT_WR)
+        stalled = [upload(number) for number in range(count)]
+        wait_until_counted(server, body_bytes=BODY_MEMORY)
+        waiting = [upload(100 + number) for number in range(count)]
+        for one in stalled:
+            assert one.recv(4096).startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        for one in waiting:
+            one.sendall(b"0\r\n\r\n")
+            assert one.recv(4096).startswith(b"HTTP/1.1 200 OK")
 
 
 def test_body_for_the_application_is_counted_until_it_is_answered(

@@ -132,6 +132,8 @@ struct vc_server {
     vc_home homes[VC_LOOPS_MAX];
     unsigned count;                  /* of loops */
     _Atomic uint64_t held, reserved; /* by all connections */
+    /* Loops, a bit each, whose requests wait for memory that connections of others hold. */
+    _Atomic unsigned short_of_memory;
     _Atomic uint64_t accept_error;
     uint64_t most_held; /* since freed memory was given back; of the first loop */
     _Atomic uint64_t open[VC_PROTOCOLS], most[VC_PROTOCOLS];

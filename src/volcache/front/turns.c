@@ -431,15 +431,28 @@ void vc_connections_tick(vc_home *home) {
         vc_readers_give_up(home->server->config.readers, &home->jobs, patient_ns);
 }
 
-void vc_connections_admit(vc_home *home) {
+/* Returns whether a request of this loop has waited for memory too long, and no connection of the loop
+ * can give way. */
+static bool turn_admit(vc_home *home, unsigned protocol, int64_t stale_ns) {
     vc_connection *c;
-    for (unsigned p = 0; p < VC_PROTOCOLS; p++) {
-        while ((c = TAILQ_FIRST(&home->by_state[p][VC_WAITING_FOR_MEMORY]))) {
-            int64_t stale_ns = home->loop.now_ns - PATIENCE_NS;
-            if (!vc_connection_reserve(c) &&
-                (c->since_ns > stale_ns || !vc_connection_end_stalest(home, stale_ns)))
-                break;
-            if (c->reserved && c->state == VC_WAITING_FOR_MEMORY) turn_resume(c, VC_WAITED_MEMORY);
+    while ((c = TAILQ_FIRST(&home->by_state[protocol][VC_WAITING_FOR_MEMORY]))) {
+        if (!vc_connection_reserve(c)) {
+            if (c->since_ns > stale_ns) return false;
+            if (!vc_connection_end_stalest(home, stale_ns)) return true;
         }
+        if (c->reserved && c->state == VC_WAITING_FOR_MEMORY) turn_resume(c, VC_WAITED_MEMORY);
     }
+    return false;
+}
+
+void vc_connections_admit(vc_home *home) {
+    _Atomic unsigned *waiting = &home->server->short_of_memory;
+    int64_t stale_ns = home->loop.now_ns - PATIENCE_NS;
+    unsigned own = 1u << home->number;
+    bool is_short = false;
+    for (unsigned p = 0; p < VC_PROTOCOLS; p++) is_short |= turn_admit(home, p, stale_ns);
+    if (is_short) *waiting |= own;
+    else if (*waiting & own) *waiting &= ~own;
+    /* One gives way to another loop, which asks again if it needs more. */
+    if (*waiting & ~own && vc_connection_end_stalest(home, stale_ns)) *waiting = 0;
 }
