@@ -91,7 +91,7 @@ sanitize: ## the C code with sanitizers of memory and threads: 3 minutes (SECOND
 	@tools/setup.sh test
 	@$(COUNTED) asan tools/native_tests.sh asan $(or $(SECONDS),10) $(or $(SEED),1)
 	@$(COUNTED) tsan tools/native_tests.sh tsan $(or $(SECONDS),10) $(or $(SEED),1)
-	@tools/native_tests.sh extension $(WORKERS) -p no:schemathesis --timeout=7200 \
+	@tools/native_tests.sh extension $(WORKERS) --timeout=7200 \
 		tests/unit/store tests/golden tests/property/test_store_model.py \
 		tests/property/test_fuzz.py
 
@@ -192,7 +192,7 @@ lint-native:
 
 unit:
 	@echo "== pytest tests/unit"
-	@$(TESTS) -n $(CORES) -m "not slow and not nightly" -p no:schemathesis -q \
+	@$(TESTS) -n $(CORES) -m "not slow and not nightly" -q \
 		--timeout=$(TIMEOUT) $(PYTEST_ARGS) tests/unit tests/behaviour
 
 format: ## format the code and apply the fixes that ruff has: 1 second

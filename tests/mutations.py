@@ -161,7 +161,7 @@ def first_failure(
         folder: Of the tests; those that start servers take the sources beside it.
     """
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header"]
-    command += ["-p", "no:cacheprovider", "-p", "no:schemathesis", "--show-capture=no"]
+    command += ["-p", "no:cacheprovider", "--show-capture=no"]
     # The same examples each time, and no deadline: a slow example is not a failure.
     command += ["--hypothesis-profile=ci"]
     command += [f"--timeout={TEST_SECONDS}"]
