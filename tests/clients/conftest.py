@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.memcache_ends import DRIVERS, Driver, MemcacheInstance
+from support.memcache import MemcacheServer
+from support.memcache_clients import DRIVERS, Driver
 from support.memcached import MemcachedProcess
 
 
@@ -18,9 +19,9 @@ def memcached_port() -> Iterator[int]:
 
 
 @pytest.fixture(scope="session")
-def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemcacheInstance]:
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemcacheServer]:
     """Run an instance for all tests that do not stop it."""
-    with MemcacheInstance(tmp_path_factory.mktemp("clients")) as server:
+    with MemcacheServer(tmp_path_factory.mktemp("clients")) as server:
         yield server
 
 
@@ -29,7 +30,7 @@ def port(request: pytest.FixtureRequest) -> int:
     """Return the port of either, for tests that hold with both."""
     if request.param == "memcached":
         return int(request.getfixturevalue("memcached_port"))
-    server: MemcacheInstance = request.getfixturevalue("instance")
+    server: MemcacheServer = request.getfixturevalue("instance")
     return server.memcache_port
 
 

@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from support.memcache_ends import DRIVERS, Driver
+from support.memcache_clients import DRIVERS, Driver
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from support.memcache_ends import DRIVERS, Driver, MemcacheInstance
+from support.memcache import MemcacheServer
+from support.memcache_clients import DRIVERS, Driver
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[MemcacheInstance]:
+def server(tmp_path: Path) -> Iterator[MemcacheServer]:
     """Run an instance to kill."""
-    with MemcacheInstance(tmp_path / "data") as running:
+    with MemcacheServer(tmp_path / "data") as running:
         yield running
 
 
@@ -35,7 +36,7 @@ def found_again(driver: Driver, key: str) -> bytes | None:
     return found[-1]
 
 
-def test_every_client_finds_its_values_after_a_kill(server: MemcacheInstance) -> None:
+def test_every_client_finds_its_values_after_a_kill(server: MemcacheServer) -> None:
     """With the connection it had, and cas goes on where it was."""
     drivers = [kind(server.memcache_port) for kind in DRIVERS]
     uniques = []

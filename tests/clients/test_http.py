@@ -12,14 +12,16 @@ import requests
 from pymemcache.client.base import Client
 from pymemcache.serde import pickle_serde
 
-from support.memcache_ends import ADMIN_TOKEN, SECONDS, MemcacheInstance
+from support.memcache import MemcacheServer
+from support.memcache_clients import SECONDS
+from support.process import ADMIN_TOKEN
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
 
 @pytest.fixture
-def memcache(instance: MemcacheInstance) -> Iterator[Client]:
+def memcache(instance: MemcacheServer) -> Iterator[Client]:
     """Connect pymemcache, which shows flags and takes any key."""
     client = Client(
         ("127.0.0.1", instance.memcache_port),
@@ -32,7 +34,7 @@ def memcache(instance: MemcacheInstance) -> Iterator[Client]:
     client.close()
 
 
-def test_keys_are_decoded_paths(memcache: Client, instance: MemcacheInstance) -> None:
+def test_keys_are_decoded_paths(memcache: Client, instance: MemcacheServer) -> None:
     """Any that neither protocol forbids."""
     for key in ("a b".replace(" ", "%20"), "ä/ö?", "x%2fy", "a//b/", "/x", "#", "+&="):
         url = f"{instance.url}/{quote(key, safe='/')}"
@@ -42,7 +44,7 @@ def test_keys_are_decoded_paths(memcache: Client, instance: MemcacheInstance) ->
         assert memcache.get(key) == b"over HTTP"
 
 
-def test_flags_are_a_header(memcache: Client, instance: MemcacheInstance) -> None:
+def test_flags_are_a_header(memcache: Client, instance: MemcacheServer) -> None:
     """Of a PUT, too; without it they are 0."""
     url = f"{instance.url}/flags"
     value = {"a": [1, 2]}
@@ -61,9 +63,7 @@ def test_flags_are_a_header(memcache: Client, instance: MemcacheInstance) -> Non
     assert memcache.raw_command("get flags", b"END\r\n").startswith(b"VALUE flags 16 1")
 
 
-def test_times_to_live_are_of_both(
-    memcache: Client, instance: MemcacheInstance
-) -> None:
+def test_times_to_live_are_of_both(memcache: Client, instance: MemcacheServer) -> None:
     """And change with a touch."""
     url = f"{instance.url}/ttl"
     memcache.set("ttl", b"x", expire=100)
@@ -83,7 +83,7 @@ def test_times_to_live_are_of_both(
 
 
 def test_a_put_changes_the_cas_unique(
-    memcache: Client, instance: MemcacheInstance
+    memcache: Client, instance: MemcacheServer
 ) -> None:
     """So that what was read before it is not stored over it; and the reverse."""
     url = f"{instance.url}/cas"
@@ -101,7 +101,7 @@ def test_a_put_changes_the_cas_unique(
     assert memcache.get("cas") == b"4"
 
 
-def test_a_purge_is_of_both(memcache: Client, instance: MemcacheInstance) -> None:
+def test_a_purge_is_of_both(memcache: Client, instance: MemcacheServer) -> None:
     """Whoever stored it."""
     memcache.set("purged/a", b"x")
     memcache.set("kept/a", b"x")

@@ -29,7 +29,7 @@ from celery.contrib.testing.worker import start_worker
 from django.conf import settings
 from django.core.cache import CacheHandler
 
-from support.memcache_ends import PYLIBMC
+from support.memcache_clients import PYLIBMC
 
 pytestmark = [
     pytest.mark.nightly,

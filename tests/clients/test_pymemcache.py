@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pymemcache.client.base import Client
 
-from support.memcache_ends import SECONDS
+from support.memcache_clients import SECONDS
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 

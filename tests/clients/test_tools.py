@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.memcache_ends import Pymemcache
+from support.memcache_clients import Pymemcache
 
 pytestmark = [
     pytest.mark.nightly,

@@ -20,14 +20,14 @@ def cluster(
     servers: Servers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     """Run three instances behind nginx, for tests that stop and change none of them."""
-    with running_cluster(servers, tmp_path_factory.mktemp("cluster")) as running:
+    with running_cluster(tmp_path_factory.mktemp("cluster"), lender=servers) as running:
         yield running
 
 
 @pytest.fixture
 def cluster_with(servers: Servers, tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
     """Return a function that starts nginx in front of three empty instances."""
-    run = partial(running_cluster, servers, tmp_path)
+    run = partial(running_cluster, tmp_path, lender=servers)
     with ExitStack() as stack:
         yield lambda **options: stack.enter_context(run(**options))
 

@@ -10,9 +10,9 @@ from zlib import crc32
 
 import pytest
 
-from support.cluster import Cluster, instances_of
+from support.cluster import Cluster
 from support.extent import EXTENT
-from support.ring_nginx import Node, RingNginx
+from support.nginx import RingNginx, instances_of
 from volcache_client.keys import encode_key, path_of
 from volcache_client.ring import HashRing
 
@@ -48,7 +48,7 @@ def any_keys(number: int, seed: int) -> list[bytes]:
     return keys
 
 
-RINGS: Final[dict[str, list[Node]]] = {
+RINGS: Final[dict[str, list[tuple[str, int]]]] = {
     "equal": [(f"127.0.0.1:{port}", 10) for port in (1, 2, 3)],
     "weights": [("127.0.0.1:1", 1), ("127.0.0.1:2", 3), ("127.0.0.1:3", 10),
                 ("127.0.0.1:4", 100)],
@@ -90,12 +90,17 @@ def nginx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RingNginx]:
         yield running
 
 
+def chosen_by(nginx: RingNginx, ring: str, keys: list[bytes]) -> list[str]:
+    """Return the address that each key's request was for; an IP, not a host name."""
+    return instances_of(nginx.port, [path_of(key) for key in keys], ring)
+
+
 @pytest.mark.parametrize("name", LONG_RINGS)
 def test_ring_names_the_node_that_nginx_chooses(name: str, nginx: RingNginx) -> None:
     """With all kinds of names and weights."""
     ring = HashRing(RINGS[name])
     keys = any_keys(KEYS, seed=len(name))
-    chosen = nginx.chosen(name, keys)
+    chosen = chosen_by(nginx, name, keys)
     if name == "names":
         chosen = [ADDRESSES.get(address, address) for address in chosen]
     pairs = zip(keys, chosen, strict=True)
@@ -119,7 +124,7 @@ def test_of_equal_points_the_first_node_in_the_list_has_the_keys(
             ([first, second], f"collision{number}"),
             ([second, first], f"reversed{number}"),
         ):
-            assert nginx.chosen(name, some) == [nodes[0]] * len(some)
+            assert chosen_by(nginx, name, some) == [nodes[0]] * len(some)
             assert {HashRing(nodes).node(key) for key in some} == {nodes[0]}
 
 
@@ -130,7 +135,7 @@ def test_key_on_a_point_belongs_to_the_node_of_that_point(nginx: RingNginx) -> N
     numbers = (b"%d" % n for n in range(2_000_000))
     keys = [key for key in numbers if crc32(b"/" + key) in points]
     assert len(keys) > 2
-    assert [ring.node(key) for key in keys] == nginx.chosen("many", keys)
+    assert [ring.node(key) for key in keys] == chosen_by(nginx, "many", keys)
 
 
 def test_nodes_are_those_that_nginx_names(cluster: Cluster) -> None:

@@ -11,7 +11,14 @@ import pytest
 
 from support.nginx import SOURCE, Nginx
 from support.stub_instance import HEADERS, StubInstance, instance_text
-from support.wire import ANSWER_SECONDS, Reply, Wire, exchange, request_bytes, send
+from support.wire import (
+    Reply,
+    connect,
+    exchange,
+    read_reply,
+    read_to_the_end,
+    request_bytes,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -56,7 +63,9 @@ def test_body_is_refused_in_one_line(nginx: Nginx, stub: StubInstance) -> None:
     ):
         for method in METHODS:
             line = f"{method} /200 HTTP/1.1\r\nHost: t\r\n".encode()
-            reply = send(nginx.port, line + rest, method)
+            with connect(nginx.port) as connection:
+                connection.sendall(line + rest)
+                reply = read_reply(connection, method)
             assert reply.status == status, (method, rest[:80])
             assert method == "HEAD" or text in text_of(reply), (method, rest[:80])
     assert not stub.received
@@ -180,9 +189,9 @@ def test_body_of_a_refused_request_is_not_taken_for_a_request(
     inner = request_bytes("GET", "/201")
     data = request_bytes("POST", "/200", inner) + request_bytes("PUT", "/-/x", inner)
     last = request_bytes("GET", "/200", None, "Connection: close")
-    with Wire(nginx.port) as wire:
-        wire.socket.settimeout(ANSWER_SECONDS)
-        answer = wire.ask(data + last)
+    with connect(nginx.port) as connection:
+        connection.sendall(data + last)
+        answer = read_to_the_end(connection)
     assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"405", b"403", b"200"]
     assert [received.line for received in stub.received] == ["GET /200 HTTP/1.1"]
 

@@ -14,14 +14,12 @@ from typing import Final
 import pytest
 import requests
 
-from support.activated import ActivatedServer
-from support.cluster import Cluster
+from support.cluster import Cluster, list_of, misdirected, ringed
 from support.extent import EXTENT, SEED
 from support.load import Load
 from support.machine import Machine
 from support.nginx import with_mode
-from support.process import ADMIN_TOKEN, SHARED, ServerProcess
-from support.ringed import list_of, misdirected, ringed
+from support.process import ADMIN_TOKEN, SHARED, ActivatedServer, ServerProcess
 from support.waiting import wait_until
 from volcache.fleet.collector import FleetCollector
 from volcache.fleet.report import notes

@@ -15,10 +15,9 @@ from urllib.parse import unquote_to_bytes
 
 import pytest
 
-from support.cluster import Cluster
+from support.cluster import Cluster, misdirected, ringed
 from support.nginx import SOURCE, Nginx
 from support.process import SHARED, ServerProcess
-from support.ringed import misdirected, ringed
 from support.stub_instance import StubInstance
 from support.waiting import wait_until
 from support.wire import exchange

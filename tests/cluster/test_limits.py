@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-import resource
+import selectors
 import socket
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-import requests
 
 from support.nginx import SOURCE, Nginx
-from support.slow_uploads import SlowUploads, answered, raise_descriptor_limit, statuses
+from support.process import raise_descriptor_limit
 from support.stub_instance import StubInstance
 from support.waiting import wait_until
-from support.wire import Reply, Wire, read_reply, request_bytes
+from support.wire import ANSWER_SECONDS, Reply, connect, read_reply, request_bytes
 
 pytestmark = pytest.mark.integration
 
@@ -41,11 +41,43 @@ def limited(requests: int, of_one_client: int) -> str:
     return text
 
 
+@contextmanager
+def slow_uploads(port: int, count: int, source: str) -> Iterator[list[socket.socket]]:
+    """Send heads and parts of bodies, each on a connection of its own."""
+    with ExitStack() as stack:
+        opened = []
+        for number in range(count):
+            one = stack.enter_context(connect(port, source=source))
+            # Different names, since clients choose them.
+            one.sendall(
+                b"PUT /slow/%d HTTP/1.1\r\nHost: h%d\r\nContent-Length: 100000\r\n\r\n-"
+                % (number, number % 7)
+            )
+            opened.append(one)
+        yield opened
+
+
+def answered(
+    sockets: Iterable[socket.socket], count: int
+) -> dict[socket.socket, bytes]:
+    """Wait until this many are answered; return the status of each."""
+    found: dict[socket.socket, bytes] = {}
+    deadline = time.monotonic() + ANSWER_SECONDS
+    with selectors.DefaultSelector() as selector:
+        for one in sockets:
+            selector.register(one, selectors.EVENT_READ, one)
+        while len(found) < count and time.monotonic() < deadline:
+            for key, _ in selector.select(1):
+                found[key.data] = key.data.recv(4096)[9:12]
+                selector.unregister(key.data)
+    return found
+
+
 def ask(
     port: int, source: str, method: str = "GET", body: bytes | None = None
 ) -> Reply:
     """Send a request from an address; the answer is 200 if nginx forwards it."""
-    with socket.create_connection(("127.0.0.1", port), 10, (source, 0)) as connection:
+    with connect(port, source=source) as connection:
         connection.sendall(request_bytes(method, "/200", body))
         return read_reply(connection, method)
 
@@ -64,14 +96,12 @@ def test_thousands_of_slow_uploads_of_one_client_leave_others_served(
 
     The other uploads go on, and when they end the client is served again.
     """
-    raise_descriptor_limit(4 * UPLOADS)
-    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2 * UPLOADS:
+    if raise_descriptor_limit(4 * UPLOADS) < 2 * UPLOADS:
         pytest.skip(f"needs {2 * UPLOADS} open files")
-    nginx = Nginx(tmp_path / "nginx", [stub.name])
-    with nginx:
-        with SlowUploads(nginx.port, UPLOADS, source=ATTACKER) as uploads:
-            refused = answered(uploads.sockets, UPLOADS - OF_ONE_CLIENT)
-            assert statuses(refused.values()) == {b"503": UPLOADS - OF_ONE_CLIENT}
+    with Nginx(tmp_path / "nginx", [stub.name]) as nginx:
+        with slow_uploads(nginx.port, UPLOADS, ATTACKER) as uploads:
+            refused = answered(uploads, UPLOADS - OF_ONE_CLIENT)
+            assert Counter(refused.values()) == {b"503": UPLOADS - OF_ONE_CLIENT}
             for _ in range(20):
                 assert is_served(nginx.port, VISITOR)
             for method in ("GET", "PUT"):
@@ -82,7 +112,8 @@ def test_thousands_of_slow_uploads_of_one_client_leave_others_served(
                     b"too many requests are in flight; at most 4096 in all and 512 of"
                     b" one client address are allowed; send it again\n"
                 )
-            uploads.send_more(set(uploads.sockets) - refused.keys())
+            for one in set(uploads) - refused.keys():
+                one.sendall(b"x")
             assert is_served(nginx.port, VISITOR)
         wait_until(
             lambda: is_served(nginx.port, ATTACKER), "the uploads to be forgotten"
@@ -98,11 +129,11 @@ def test_limit_of_all_requests_counts_all_clients(
         files = {"volcache.conf": text}
         with (
             Nginx(tmp_path / mode, [stub.name], files=files) as nginx,
-            SlowUploads(nginx.port, 6, source=ATTACKER) as first,
-            SlowUploads(nginx.port, 6, source=VISITOR) as second,
+            slow_uploads(nginx.port, 6, ATTACKER) as first,
+            slow_uploads(nginx.port, 6, VISITOR) as second,
         ):
-            refused = answered(first.sockets + second.sockets, 4).values()
-            assert statuses(refused) == {b"503": 4}
+            refused = answered(first + second, 4).values()
+            assert list(refused) == [b"503"] * 4
             assert ask(nginx.port, "127.0.0.4").status == 503
 
 
@@ -117,12 +148,12 @@ def test_client_without_a_limit_is_limited_with_all_others_only(
     }
     with (
         Nginx(tmp_path / "nginx", [stub.name], files=files) as nginx,
-        SlowUploads(nginx.port, 5, source=ATTACKER) as uploads,
-        SlowUploads(nginx.port, 3, source=VISITOR) as others,
+        slow_uploads(nginx.port, 5, ATTACKER) as uploads,
+        slow_uploads(nginx.port, 3, VISITOR) as others,
     ):
-        refused = answered(uploads.sockets + others.sockets, 1)
-        assert statuses(refused.values()) == {b"503": 1}
-        assert refused.keys() < set(others.sockets)
+        refused = answered(uploads + others, 1)
+        assert list(refused.values()) == [b"503"]
+        assert refused.keys() < set(others)
         assert is_served(nginx.port, ATTACKER)
 
 
@@ -153,10 +184,11 @@ def test_client_behind_a_load_balancer_is_limited_by_its_own_address(
         connection.sendall(request_bytes("PUT", "/200", headers=headers))
         assert connection.recv(4096).startswith(b"HTTP/1.1 100 ")
 
-    def connect(source: str) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", nginx.port), 10, (source, 0))
-
-    with nginx, connect("127.0.0.4") as first, connect("127.0.0.4") as second:
+    with (
+        nginx,
+        connect(nginx.port, source="127.0.0.4") as first,
+        connect(nginx.port, source="127.0.0.4") as second,
+    ):
         for forwarded, same, other in (
             ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
             ("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"),
@@ -169,7 +201,7 @@ def test_client_behind_a_load_balancer_is_limited_by_its_own_address(
         # The header of anyone else has no effect.
         upload(first, "192.0.2.1")
         assert status(second, "192.0.2.1") == 503
-        with connect(VISITOR) as visitor:
+        with connect(nginx.port, source=VISITOR) as visitor:
             assert status(visitor, "192.0.2.1") == 200
 
 
@@ -186,12 +218,12 @@ def test_slow_clients_are_disconnected_by_nginx(
     put = request_bytes("PUT", "/slow", headers="Content-Length: 1000") + b"begin"
     began = time.monotonic()
     with ExitStack() as stack:
-        wires = [stack.enter_context(Wire(nginx.port)) for _ in range(100)]
-        for number, wire in enumerate(wires):
-            wire.socket.sendall(b"GET /slow HT" if number % 2 else put)
-        url = f"{nginx.url}/200"
-        assert requests.put(url, data=b"x", timeout=10).status_code == 200
-        for wire in wires:
-            assert b" 200 " not in wire.ask(b"")
+        slow = [stack.enter_context(connect(nginx.port)) for _ in range(100)]
+        for number, one in enumerate(slow):
+            one.sendall(b"GET /slow HT" if number % 2 else put)
+        assert ask(nginx.port, VISITOR, "PUT", b"x").status == 200
+        for one in slow:
+            with suppress(ConnectionResetError):
+                assert b" 200 " not in one.recv(4096)
     assert time.monotonic() - began < 30
     assert [received.line for received in stub.received] == ["PUT /200 HTTP/1.1"]

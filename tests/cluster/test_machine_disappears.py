@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
+from support.cluster import ringed
 from support.extent import EXTENT
 from support.far_machine import FarMachine, FarServer, NoNamespacesError
 from support.process import SHARED, ServerProcess
-from support.ringed import ringed
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

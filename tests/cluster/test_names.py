@@ -12,8 +12,7 @@ from threading import Thread
 
 import pytest
 
-from support.cluster import instances_of
-from support.nginx import SOURCE, Nginx
+from support.nginx import SOURCE, Nginx, instances_of
 from support.pages import ROOT
 from support.waiting import wait_until
 from volcache_client.discovery import read_servers

@@ -66,8 +66,8 @@ def test_client_cannot_claim_the_address_of_the_operator(tmp_path: Path) -> None
 def test_admin_listen_with_port_0_serves_health_and_metrics(tmp_path: Path) -> None:
     """At a unix socket, beside the memcached protocol; its file goes at the end."""
     path = tmp_path / "admin"
-    settings = dict(SHARED) | {"admin_listen": str(path)}
-    with MemcacheServer(tmp_path / "data", settings=settings, has_http=False) as server:
+    settings = {"admin_listen": str(path)}
+    with MemcacheServer(tmp_path / "data", settings, has_http=False) as server:
         wait_until(lambda: "admin.started" in server.stderr, "the address")
         assert "serving.started" not in server.stderr
         assert stat.S_IMODE(path.stat().st_mode) == 0o700

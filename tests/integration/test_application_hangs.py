@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from support.cluster import list_of
 from support.process import SHARED, SOURCE, ServerProcess
-from support.ringed import list_of
 from support.service_manager import ServiceManager
 from support.waiting import wait_until
 from support.wire import connect, exchange, read_reply, request_bytes
@@ -55,10 +54,10 @@ def manager() -> Iterator[ServiceManager]:
 def hung_server(folder: Path, manager: ServiceManager) -> ServerProcess:
     """Return a server with a watchdog, whose OPTIONS hang while there is `hanging`."""
     environment = manager.environment(1.0) | {"PYTHONPATH": str(SOURCE)}
-    server = ServerProcess(folder / "data", settings=SHARED, environment=environment)
-    hanging = folder / "hanging"
-    server.command = lambda: [sys.executable, "-c", PROGRAM, SOURCE, hanging]  # type: ignore[method-assign]
-    return server
+    program = ("-c", PROGRAM, SOURCE, folder / "hanging")
+    return ServerProcess(
+        folder / "data", settings=SHARED, environment=environment, program=program
+    )
 
 
 def ask(server: ServerProcess, method: str, path: str) -> socket.socket:

@@ -14,7 +14,7 @@ from support.memcached import MemcachedProcess
 from support.process import MIB, ServerProcess, Servers
 from support.samples import samples_of, total
 from support.waiting import wait_until
-from support.wire import Reply, exchange, send
+from support.wire import Reply, Talk, exchange
 
 pytestmark = pytest.mark.integration
 
@@ -167,7 +167,9 @@ def test_request_of_any_kind_is_counted_once(ledger: Ledger) -> None:
         ledger.ask(case)
     ledger.ask(Case("NO", "/a", 405))
     for data, verb, status in REFUSED:
-        assert str(send(ledger.port, data).status) == status
+        with Talk(ledger.port) as talk:
+            talk.send(data)
+            assert str(talk.read().status) == status
         ledger.requests[verb, status] += 1
     found = ledger.counted()
 

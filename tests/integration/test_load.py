@@ -20,9 +20,9 @@ import pytest
 import requests
 
 from support.cachefs import CacheFs
+from support.cluster import ringed
 from support.command_line import VOLCACHE, run_volcache
 from support.process import SOURCE, ServerProcess, Servers
-from support.ringed import ringed
 from support.scripted_server import Peer, ScriptedServer
 from support.stores import open_store
 from support.waiting import wait_until

@@ -84,8 +84,8 @@ def fields_of(line: str) -> tuple[object, ...]:
 def test_requests_of_all_kinds_have_a_line_in_order(tmp_path: Path, form: str) -> None:
     """Whether C answers, Python does, or a call of memcached is made."""
     path = tmp_path / "access.log"
-    settings = {**SHARED, "log_access": path, "log_format": form}
-    with MemcacheServer(tmp_path / "data", settings=settings) as server:
+    settings = {"log_access": path, "log_format": form}
+    with MemcacheServer(tmp_path / "data", settings) as server:
         ask_for_lines(server)
         wait_until(lambda: b"/gone" in path.read_bytes(), "the last line")
         assert server.terminate() == 0

@@ -10,7 +10,6 @@ import pytest
 
 from support.machine import Machine
 from support.memcache import MemcacheServer, RawClient
-from support.process import SHARED
 
 pytestmark = [pytest.mark.disk, pytest.mark.integration, pytest.mark.slow]
 
@@ -35,10 +34,10 @@ def test_only_who_asks_waits_for_the_disk(tmp_path: Path) -> None:
     """Its later commands wait, too: it gets all replies in order."""
     machine = Machine(tmp_path)
     # A read takes longer: it does not count as time of the client.
-    settings = {**SHARED, "transfer_timeout": DISK_SECONDS / 2}
+    settings = {"transfer_timeout": DISK_SECONDS / 2}
     place, environment = tmp_path / "store", machine.environment
     with (
-        MemcacheServer(place, settings=settings, environment=environment) as server,
+        MemcacheServer(place, settings, environment=environment) as server,
         server.client() as waiting,
         server.client() as client,
     ):

@@ -23,13 +23,8 @@ KEYS: Final = 20_000  # sent at a time
 def server(tmp_path: Path) -> Iterator[MemcacheServer]:
     """Serve on a unix socket, whose buffers are small, the value "large"."""
     path = tmp_path / "socket"
-    settings = {
-        "volume_size": "8MiB",
-        "volume_num": 2,
-        "memcache_listen": path,
-        "body_memory": "40MiB",
-    }
-    with MemcacheServer(tmp_path / "data", settings=settings) as server:
+    settings = {"memcache_listen": path, "body_memory": "40MiB"}
+    with MemcacheServer(tmp_path / "data", settings) as server:
         with server.client() as client:
             assert client.set("large", VALUE) == b"STORED"
             assert client.get("large") == VALUE

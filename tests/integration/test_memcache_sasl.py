@@ -11,11 +11,10 @@ import pytest
 import requests
 
 from support.memcache import MemcacheServer
-from support.memcache_ends import Bmemcached, Emcache
+from support.memcache_clients import Bmemcached, Emcache
 
 pytestmark = pytest.mark.integration
 
-SMALL: Final = {"volume_size": "8MiB", "volume_num": 8}
 READ: Final = "token-for-reading"
 WRITE: Final = "token-for-writing"
 
@@ -23,9 +22,8 @@ WRITE: Final = "token-for-writing"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemcacheServer]:
     """Run a server that needs tokens for everything."""
-    folder = tmp_path_factory.mktemp("sasl")
-    settings = {**SMALL, "read_token": READ, "write_token": WRITE}
-    with MemcacheServer(folder / "data", settings=settings) as found:
+    settings = {"read_token": READ, "write_token": WRITE}
+    with MemcacheServer(tmp_path_factory.mktemp("sasl"), settings) as found:
         yield found
 
 
@@ -58,7 +56,7 @@ def test_client_with_a_token_may_do_what_it_allows(
 def test_client_with_a_token_of_a_server_without_works(tmp_path: Path) -> None:
     """SASL is unknown to the server then, which the client takes as permission."""
     with (
-        MemcacheServer(tmp_path / "data", settings=SMALL) as server,
+        MemcacheServer(tmp_path / "data") as server,
         closing(Bmemcached(server.memcache_port, "any", "any")) as client,
     ):
         client.set("key", b"value")

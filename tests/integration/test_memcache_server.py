@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import signal
 import socket
 import stat
@@ -18,15 +17,13 @@ import pytest
 
 from support.memcache import MemcacheServer
 from support.ports import pick_port
-from support.process import run_to_its_end
+from support.process import SOURCE, raise_descriptor_limit, run_to_its_end
 from support.service_manager import ServiceManager
-from support.slow_uploads import raise_descriptor_limit
 from support.waiting import wait_until
 from support.wire import exchange
 
 pytestmark = pytest.mark.integration
 
-SMALL: Final = {"volume_size": "8MiB", "volume_num": 8}
 VALUE: Final = b"v" * 1000
 
 
@@ -35,11 +32,11 @@ VALUE: Final = b"v" * 1000
 
 def test_idle_connections_are_kept_and_cost_little(tmp_path: Path) -> None:
     """5,000 of them, longer than the time for an incomplete command."""
-    raise_descriptor_limit(6000)
-    is_enough = resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 6000
-    count = 5000 if is_enough else 500
-    settings = {**SMALL, "transfer_timeout": 1}
-    with MemcacheServer(tmp_path, settings=settings) as server, ExitStack() as stack:
+    count = 5000 if raise_descriptor_limit(6000) >= 6000 else 500
+    with (
+        MemcacheServer(tmp_path, {"transfer_timeout": 1}) as server,
+        ExitStack() as stack,
+    ):
         before = server.memory()
         started = time.monotonic()
         idle = [stack.enter_context(server.client()) for _ in range(count)]
@@ -53,7 +50,7 @@ def test_idle_connections_are_kept_and_cost_little(tmp_path: Path) -> None:
 
 def test_connections_above_the_share_of_descriptors_are_refused(tmp_path: Path) -> None:
     """With few descriptors: refused with the words of memcached; HTTP has its share."""
-    server = MemcacheServer(tmp_path / "data", settings=SMALL)
+    server = MemcacheServer(tmp_path / "data")
     server.descriptor_limit = 200
     with server, ExitStack() as stack:
         first = stack.enter_context(server.client())
@@ -91,11 +88,11 @@ def test_serve_without_http_answers_memcached_reloads_and_stops(tmp_path: Path) 
     with ServiceManager() as manager:
         server = MemcacheServer(
             tmp_path / "data",
-            settings={**SMALL, "memcache_listen": path},
+            {"memcache_listen": path},
             environment=manager.environment(),
+            program=(SOURCE, config),
             has_http=False,
         )
-        server.command = lambda: [*MemcacheServer.command(server), config]  # type: ignore[method-assign]
         with server:
             manager.wait_for("READY=1")
             assert stat.S_IMODE(path.stat().st_mode) == 0o700
@@ -136,8 +133,7 @@ def test_files_of_others_are_not_replaced(tmp_path: Path) -> None:
         taken.listen()
         assert "Address already in use" in refused_start(tmp_path, path)
     assert path.exists()
-    settings = {**SMALL, "memcache_listen": path}
-    with MemcacheServer(tmp_path / "data", settings=settings) as server:
+    with MemcacheServer(tmp_path / "data", {"memcache_listen": path}) as server:
         with server.client() as client:
             assert client.ask(b"mn\r\n") == b"MN"
         server.kill()
@@ -167,8 +163,8 @@ def test_clients_find_the_instances_of_the_ring(tmp_path: Path) -> None:
     path.write_text(f"server 127.0.0.1:{port};\nserver unix:/none;\n")
     os.utime(path, (1_000_000_000, 1_000_000_000))
     own = f"127.0.0.1:{port}"
-    settings = {**SMALL, "port": port, "ring": path, "ring_self": own}
-    with MemcacheServer(tmp_path / "data", settings=settings) as server:
+    settings = {"port": port, "ring": path, "ring_self": own}
+    with MemcacheServer(tmp_path / "data", settings) as server:
         at = server.memcache_port
         with server.client() as client:
             nodes = b"1000000000\n127.0.0.1|127.0.0.1|%d\n" % at

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -46,10 +45,9 @@ def test_turns_that_raise_are_a_stall(tmp_path: Path) -> None:
     with ServiceManager() as manager:
         server = MemcacheServer(
             tmp_path / "data",
-            settings={"volume_size": "8MiB", "volume_num": 2},
             environment=manager.environment(1.0) | {"PYTHONPATH": str(SOURCE)},
+            program=("-c", PROGRAM, SOURCE, path),
         )
-        server.command = lambda: [sys.executable, "-c", PROGRAM, SOURCE, path]  # type: ignore[method-assign]
         with server, server.client() as client:
             assert health(server) == (200, "ok\n")
             manager.wait_for("WATCHDOG=1")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from support.load import Load
-from support.process import ServerProcess
+from support.process import SOURCE, ServerProcess
 from support.waiting import wait_until
 from support.wire import Talk, exchange
 
@@ -29,13 +29,11 @@ class Reloadable(ServerProcess):
     def __init__(self, folder: Path) -> None:
         """Write a file with a token of the operator."""
         settings = {"volume_size": 8 * MIB, "volume_num": 2}
-        super().__init__(folder / "store", settings=settings)
         self.file = folder / "volcache.toml"
+        super().__init__(
+            folder / "store", settings=settings, program=(SOURCE, self.file)
+        )
         self.set("")
-
-    def command(self) -> Sequence[str | Path]:
-        """Return the command with the file."""
-        return [*super().command(), self.file]
 
     def set(self, lines: str) -> None:
         """Replace the settings, but the operator's token."""

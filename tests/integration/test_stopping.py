@@ -14,8 +14,7 @@ from typing import Final
 
 import pytest
 
-from support.activated import ActivatedServer
-from support.process import SHARED, ServerProcess
+from support.process import SHARED, ActivatedServer, ServerProcess
 from support.waiting import comes_true, wait_until
 from support.wire import Talk, connect, exchange, read_to_the_end, request_bytes
 

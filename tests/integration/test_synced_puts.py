@@ -12,7 +12,6 @@ import pytest
 
 from support.machine import Machine
 from support.memcache import MemcacheServer
-from support.process import SHARED
 from support.waiting import wait_until
 from support.wire import Talk, connect, exchange, request_bytes
 
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.integration
 CLIENTS: Final = 30  # For each protocol.
 VALUE: Final = b"x" * 1000
 # A volume whose sync has failed is not written again.
-SETTINGS: Final = {**SHARED, "sync_mode": "always", "volume_num": 32}
+SETTINGS: Final = {"sync_mode": "always", "volume_num": 32}
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def machine(tmp_path: Path) -> Machine:
 def server(machine: Machine, tmp_path: Path) -> Iterator[MemcacheServer]:
     """Yield an instance that syncs each value."""
     folder, environment = tmp_path / "store", machine.environment
-    with MemcacheServer(folder, settings=SETTINGS, environment=environment) as started:
+    with MemcacheServer(folder, SETTINGS, environment=environment) as started:
         assert exchange(started.port, "PUT", "/before", b"before").status == 200
         yield started
         assert "Traceback" not in started.stderr

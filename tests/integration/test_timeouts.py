@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from support.process import MIB, SHARED, ServerProcess, Servers
-from support.slow_uploads import raise_descriptor_limit
+from support.process import MIB, SHARED, ServerProcess, Servers, raise_descriptor_limit
 from support.waiting import comes_true, wait_until
 from support.wire import (
     ANSWER_SECONDS,
@@ -277,8 +276,7 @@ def test_timeouts_of_zero_close_no_connection(tmp_path: Path) -> None:
 
 def test_thousands_of_connections_are_all_served(patient: ServerProcess) -> None:
     """Each of them twice, while all are open."""
-    raise_descriptor_limit(MANY + 500)
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    allowed = raise_descriptor_limit(MANY + 500)
     count = min(MANY, allowed - 500)
     if count < MANY // 4:
         pytest.skip(f"only {allowed} descriptors are allowed here")

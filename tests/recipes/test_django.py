@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.memcache_ends import MemcacheInstance
+from support.memcache import MemcacheServer
 from support.recipes import run, snippet
 
 pytestmark = [pytest.mark.nightly, pytest.mark.integration, pytest.mark.slow]
@@ -47,7 +47,7 @@ else:
 def test_values_and_sessions_survive_a_kill(tmp_path: Path) -> None:
     """Of every type."""
     pytest.importorskip("django")
-    with MemcacheInstance(tmp_path / "data") as instance:
+    with MemcacheServer(tmp_path / "data") as instance:
         text = snippet("Django", "python")
         text = text.replace("127.0.0.1:11211", instance.memcache_address)
         (tmp_path / "settings.py").write_text(text)

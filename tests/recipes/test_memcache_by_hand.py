@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from support.memcache_ends import MemcacheInstance
+from support.memcache import MemcacheServer
 from support.recipes import PAGE, need, run, snippet
 
 pytestmark = [
@@ -31,7 +31,7 @@ def assert_values_survive(
     folder: Path, program: Sequence[str | Path], *more: str, **settings: object
 ) -> None:
     """Write with a program, kill the instance, and read with the program."""
-    with MemcacheInstance(folder / "data", settings) as instance:
+    with MemcacheServer(folder / "data", settings) as instance:
         words = [instance.memcache_address, *more]
         assert "done" in run([*program, "write", *words], folder).splitlines()
         instance.kill()

@@ -18,7 +18,8 @@ from pymemcache.client.base import Client  # noqa: TID251 - Under test.
 from pymemcache.exceptions import MemcacheServerError  # noqa: TID251
 
 from support.fetched import fetched_program
-from support.memcache_ends import PYLIBMC, SECONDS, MemcacheInstance
+from support.memcache import MemcacheServer
+from support.memcache_clients import PYLIBMC, SECONDS
 from support.nginx import Nginx
 from support.ports import pick_port
 from support.recipes import Daemon, snippet
@@ -33,16 +34,16 @@ KEYS += [f"tiles/{number}/a-b.png" for number in range(100)]
 @pytest.fixture(scope="module")
 def running(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[list[MemcacheInstance]]:
+) -> Iterator[list[MemcacheServer]]:
     """Run three instances."""
     folder = tmp_path_factory.mktemp("spread")
     with ExitStack() as stack:
-        servers = [stack.enter_context(MemcacheInstance(folder / n)) for n in "abc"]
+        servers = [stack.enter_context(MemcacheServer(folder / n)) for n in "abc"]
         yield servers
 
 
 @pytest.fixture
-def instances(running: list[MemcacheInstance]) -> list[MemcacheInstance]:
+def instances(running: list[MemcacheServer]) -> list[MemcacheServer]:
     """Return three instances that have none of the keys."""
     for server in running:
         if not server.is_running:
@@ -51,7 +52,7 @@ def instances(running: list[MemcacheInstance]) -> list[MemcacheInstance]:
     return running
 
 
-def placed(text: str, instances: list[MemcacheInstance]) -> str:
+def placed(text: str, instances: list[MemcacheServer]) -> str:
     """Return a text of the document with the addresses of these instances."""
     for number, server in enumerate(instances):
         text = text.replace(f"127.0.0.1:{1234 + number}", f"127.0.0.1:{server.port}")
@@ -59,7 +60,7 @@ def placed(text: str, instances: list[MemcacheInstance]) -> str:
     return text
 
 
-def holders(instances: list[MemcacheInstance]) -> list[int]:
+def holders(instances: list[MemcacheServer]) -> list[int]:
     """Return which instance has each key; fail if it is not one."""
     found = []
     for server in instances:
@@ -75,7 +76,7 @@ def connect(port: int) -> Client:
     return Client(("127.0.0.1", port), timeout=SECONDS, default_noreply=False)
 
 
-def forget(instances: list[MemcacheInstance]) -> None:
+def forget(instances: list[MemcacheServer]) -> None:
     """Delete all keys from all instances."""
     for server in instances:
         with closing(connect(server.memcache_port)) as client:
@@ -87,7 +88,7 @@ class Twemproxy(Daemon):
 
     is_asked_to_end = False
 
-    def __init__(self, folder: Path, instances: list[MemcacheInstance]) -> None:
+    def __init__(self, folder: Path, instances: list[MemcacheServer]) -> None:
         """Write the configuration."""
         super().__init__()
         self._folder = folder / "twemproxy"
@@ -124,7 +125,7 @@ def has_all(client: Client, values: dict[str, bytes]) -> bool:
 
 
 def test_twemproxy_spreads_keys_and_waits_for_an_instance(
-    tmp_path: Path, instances: list[MemcacheInstance]
+    tmp_path: Path, instances: list[MemcacheServer]
 ) -> None:
     """Keys of one that is down are errors, and have their values when it is back."""
     with (
@@ -162,7 +163,7 @@ def test_twemproxy_spreads_keys_and_waits_for_an_instance(
 
 
 def test_libmemcached_chooses_the_same_instance_as_twemproxy(
-    tmp_path: Path, instances: list[MemcacheInstance]
+    tmp_path: Path, instances: list[MemcacheServer]
 ) -> None:
     """With weighted ketama; so what it stores directly is found through twemproxy."""
     if PYLIBMC is None:
@@ -184,7 +185,7 @@ def test_libmemcached_chooses_the_same_instance_as_twemproxy(
 
 
 def test_pymemcache_follows_the_ring_of_nginx(
-    tmp_path: Path, instances: list[MemcacheInstance]
+    tmp_path: Path, instances: list[MemcacheServer]
 ) -> None:
     """Also while an instance is down, whose keys are misses until it is back."""
     code: dict[str, Any] = {}
@@ -230,7 +231,7 @@ def test_emcache_finds_the_instances_of_the_ring(tmp_path: Path) -> None:
         shared = pick_port()
         first, _ = (
             stack.enter_context(
-                MemcacheInstance(
+                MemcacheServer(
                     tmp_path / host,
                     {
                         "memcache_listen": f"{host}:{shared}",

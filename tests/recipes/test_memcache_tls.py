@@ -10,7 +10,8 @@ import pytest
 from pymemcache.client.base import Client  # noqa: TID251 - Under test.
 from pymemcache.exceptions import MemcacheError  # noqa: TID251
 
-from support.memcache_ends import SECONDS, MemcacheInstance
+from support.memcache import MemcacheServer
+from support.memcache_clients import SECONDS
 from support.nginx import PlainNginx
 from support.recipes import nginx_module, run, snippet
 
@@ -28,7 +29,7 @@ def test_clients_with_tls_reach_the_instance(tmp_path: Path) -> None:
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *files, *subject],
         folder,
     )
-    with MemcacheInstance(tmp_path / "data") as instance:
+    with MemcacheServer(tmp_path / "data") as instance:
         text = snippet("TLS for memcached", "nginx")
         for old, new in (
             ("127.0.0.1:11443", f"127.0.0.1:{front.port}"),

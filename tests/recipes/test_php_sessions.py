@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from support.memcache_ends import MemcacheInstance, Pymemcache
+from support.memcache import MemcacheServer
+from support.memcache_clients import Pymemcache
 from support.recipes import Daemon, need, snippet
 from support.waiting import wait_until
 
@@ -58,7 +59,7 @@ class PHP(Daemon):
     def __init__(
         self,
         folder: Path,
-        instance: MemcacheInstance,
+        instance: MemcacheServer,
         more: Mapping[str, str] | None = None,
         **changes: str,
     ) -> None:
@@ -129,16 +130,16 @@ class Browser:
 
 
 @pytest.fixture
-def instance(tmp_path: Path) -> Iterator[MemcacheInstance]:
+def instance(tmp_path: Path) -> Iterator[MemcacheServer]:
     """Run an instance."""
     need("php")
-    with MemcacheInstance(tmp_path / "data") as server:
+    with MemcacheServer(tmp_path / "data") as server:
         yield server
 
 
 @pytest.mark.parametrize("binary", ["On", "Off"])
 def test_a_login_survives_a_restart_of_everything(
-    tmp_path: Path, instance: MemcacheInstance, binary: str
+    tmp_path: Path, instance: MemcacheServer, binary: str
 ) -> None:
     """Both are killed; a logout ends the session on the disk, too."""
     with PHP(tmp_path, instance, sess_binary_protocol=binary) as php:
@@ -168,7 +169,7 @@ def test_a_login_survives_a_restart_of_everything(
 
 
 def test_requests_of_one_session_come_one_after_the_other(
-    tmp_path: Path, instance: MemcacheInstance
+    tmp_path: Path, instance: MemcacheServer
 ) -> None:
     """None of their changes is lost."""
     with PHP(tmp_path, instance) as php:
@@ -181,7 +182,7 @@ def test_requests_of_one_session_come_one_after_the_other(
 
 
 def test_the_lock_of_a_killed_request_expires(
-    tmp_path: Path, instance: MemcacheInstance
+    tmp_path: Path, instance: MemcacheServer
 ) -> None:
     """Although the instance keeps it over a restart; until then others wait."""
     with PHP(tmp_path, instance) as php, ThreadPoolExecutor(1) as pool:
@@ -220,7 +221,7 @@ def test_a_token_is_sent_as_a_password(tmp_path: Path) -> None:
     need("php")
     settings = {"read_token": "of reading", "write_token": "of writing"}
     binary = {"sess_binary_protocol": "On"}
-    with MemcacheInstance(tmp_path / "data", settings) as instance:
+    with MemcacheServer(tmp_path / "data", settings) as instance:
         with PHP(tmp_path, instance, sasl("of writing"), **binary) as php:
             user = Browser(php)
             user.ask("login", user="ann")
@@ -234,7 +235,7 @@ def test_a_token_is_sent_as_a_password(tmp_path: Path) -> None:
 
 
 def test_a_session_above_the_limit_is_lost(
-    tmp_path: Path, instance: MemcacheInstance
+    tmp_path: Path, instance: MemcacheServer
 ) -> None:
     """Not an older one is read instead."""
     with PHP(tmp_path, instance) as php:

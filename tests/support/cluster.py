@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import requests
 
-from support.nginx import Nginx
-from support.process import Pool, ServerProcess, Servers
-from support.wire import Talk, request_bytes
+from support.nginx import SOURCE, Nginx, instances_of
+from support.process import SHARED, Pool, ServerProcess, Servers
+
+_SHIPPED: Final = (SOURCE / "volcache/instances.conf").read_text()
+_PARAMETERS: Final = re.findall(r"^server \S+ (.*);$", _SHIPPED, re.MULTILINE)[0]
+# Those of proxy.conf and instances.conf, which a loaded machine may exceed.
+_SHIPPED_TIMES: Final = ("2500ms", "5s")
+PATIENT: Final = ("60s", "1s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,29 +51,82 @@ class Cluster:
 
 @contextmanager
 def running_cluster(
-    servers: Servers,
     folder: Path,
+    own: Sequence[ServerProcess] = (),
     *,
     files: Mapping[str, str] | None = None,
-    own: Sequence[ServerProcess] = (),
+    lender: Servers | None = None,
 ) -> Iterator[Cluster]:
     """
-    Start nginx in front of three empty instances.
+    Start instances, and nginx in front of them.
 
     Args:
-        servers: Lends the instances.
         folder: Where nginx writes.
+        own: The instances.
         files: As for `Nginx`.
-        own: Instances that are started instead of as many of those.
-
+        lender: Lends more instances until there are three.
     """
     with ExitStack() as stack:
-        lent = [stack.enter_context(servers.server()) for _ in range(3 - len(own))]
+        lent = range(3 - len(own)) if lender else ()
         started = [stack.enter_context(server) for server in own]
-        instances = {f"127.0.0.1:{server.port}": server for server in started + lent}
+        started += [stack.enter_context(lender.server()) for _ in lent]  # type: ignore[union-attr]
+        instances = {f"{server.ip}:{server.port}": server for server in started}
         # Ended first: its connections would keep the instances from being lent again.
         nginx = Nginx(folder / "nginx", list(instances), files=files)
         yield Cluster(nginx=stack.enter_context(nginx), instances=instances)
+
+
+def timed(text: str, times: tuple[str, str]) -> str:
+    """Return a file of nginx with other time-outs: of an answer, and `fail_timeout`."""
+    (answer, fail), (new_answer, new_fail) = _SHIPPED_TIMES, times
+    text = text.replace(answer, new_answer)
+    return text.replace(f"fail_timeout={fail}", f"fail_timeout={new_fail}")
+
+
+def list_of(names: Iterable[str], times: tuple[str, str] = PATIENT) -> str:
+    """Return nginx's list, with the parameters that are shipped."""
+    text = "".join(f"server {name} {_PARAMETERS};\n" for name in names)
+    return timed(text, times)
+
+
+def ringed(
+    folder: Path,
+    own: Sequence[ServerProcess] | int = 3,
+    *,
+    files: Mapping[str, str] | None = None,
+    times: tuple[str, str] = PATIENT,
+) -> AbstractContextManager[Cluster]:
+    """
+    Return a cluster of instances that know nginx's list.
+
+    Args:
+        folder: Where everything is written; the list of instance N is in `listN`, that
+            before an instance was added in `before`.
+        own: The instances, or their number.
+        files: As for `Nginx`.
+        times: For `timed`.
+    """
+    if isinstance(own, int):
+        own = [ServerProcess(folder / f"disk{n}", settings=SHARED) for n in range(own)]
+    names = [f"{server.ip}:{server.port}" for server in own]
+    folder.mkdir(exist_ok=True)
+    (folder / "before").write_text(list_of(names))
+    for n, (name, server) in enumerate(zip(names, own, strict=True)):
+        (folder / f"list{n}").write_text(list_of(names))
+        lists = f"{folder}/list{n},{folder}/before"
+        server.settings |= {"ring": lists, "ring_self": name}
+    proxy = (SOURCE / "volcache/proxy.conf").read_text()
+    assert timed(proxy, times) != proxy
+    written = {
+        "volcache/instances.conf": list_of(names, times),
+        "volcache/proxy.conf": timed(proxy, times),
+    }
+    return running_cluster(folder, own, files=written | dict(files or {}))
+
+
+def misdirected(server: ServerProcess) -> dict[str, int]:
+    """Return how many requests an instance has refused, by kind."""
+    return dict(server.stats()["requests"]["misdirected"])
 
 
 class Proxies(Pool[Nginx]):
@@ -88,20 +148,3 @@ def _is_renewed(nginx: Nginx) -> bool:
     """Empty the log; return whether nginx runs."""
     (nginx.folder / "access.log").write_text("")
     return nginx.is_running
-
-
-def instances_of(port: int, paths: Sequence[str]) -> list[str]:
-    """
-    Return the instance that each path's key belongs to, from X-Instance.
-
-    Sends HEAD requests, 200 at a time on one connection; no key need be stored.
-    """
-    found: list[str] = []
-    with Talk(port) as talk:
-        for start in range(0, len(paths), 200):
-            some = paths[start : start + 200]
-            talk.send(b"".join(request_bytes("HEAD", path) for path in some))
-            for _ in some:
-                named = talk.read("HEAD").headers.get("X-Instance", "")
-                found.append(named.split()[-1] if named else "")
-    return found

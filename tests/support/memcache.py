@@ -6,10 +6,10 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from support.ports import pick_port
-from support.process import ServerProcess
+from support.process import SHARED, ServerProcess
 
 SECONDS: Final = 20.0  # For each operation of a client.
 
@@ -36,20 +36,21 @@ class RawClient:
     def line(self) -> bytes:
         """Return the next line without its end; fail if the connection is closed."""
         while b"\r\n" not in self._received:
-            data = self.socket.recv(1 << 16)
-            assert data, f"closed after {self._received!r}"
-            self._received += data
+            self._receive()
         line, _, self._received = self._received.partition(b"\r\n")
         return line
 
     def read(self, count: int) -> bytes:
         """Return the next bytes; fail if the connection is closed."""
         while len(self._received) < count:
-            data = self.socket.recv(1 << 16)
-            assert data, f"closed after {self._received!r}"
-            self._received += data
+            self._receive()
         found, self._received = self._received[:count], self._received[count:]
         return found
+
+    def _receive(self) -> None:
+        data = self.socket.recv(1 << 16)
+        assert data, f"closed after {self._received!r}"
+        self._received += data
 
     def ask(self, data: bytes) -> bytes:
         """Send a command and return the first line of its reply."""
@@ -105,19 +106,17 @@ class MemcacheServer(ServerProcess):
     def __init__(
         self,
         mount_point: Path | str,
-        *,
         settings: Mapping[str, object] | None = None,
-        environment: Mapping[str, str] | None = None,
+        *,
         has_http: bool = True,
+        **more: Any,
     ) -> None:
-        """Start nothing yet; without HTTP, `port` is 0. Values have up to 1 MiB."""
-        given = {"max_value_size": 1 << 20, **(settings or {})}
-        given.setdefault("memcache_listen", f"127.0.0.1:{pick_port()}")
-        environment = dict(environment or {})
-        if not has_http:
-            environment["VOLCACHE_PORT"] = "0"
-        super().__init__(mount_point, settings=given, environment=environment)
-        self._has_http = has_http
+        """Start nothing yet; settings are added to `SHARED`. Without HTTP, `port` is 0."""
+        listen = f"127.0.0.1:{pick_port()}"
+        own = {"sync_mode": "periodic", "memcache_listen": listen}
+        given = {**SHARED, **own, **(settings or {})}
+        super().__init__(mount_point, settings=given, **more)
+        self.port *= has_http
 
     @property
     def memcache_address(self) -> str:
@@ -132,13 +131,14 @@ class MemcacheServer(ServerProcess):
     def client(self) -> RawClient:
         """Connect."""
         address = self.memcache_address
+        if address.startswith("/"):
+            return RawClient(address)
         host = address.rpartition(":")[0] if address.startswith("127.") else "127.0.0.1"
-        is_unix = address.startswith("/")
-        return RawClient(address if is_unix else (host, self.memcache_port))
+        return RawClient((host, self.memcache_port))
 
     def answers(self) -> bool:
         """Whether it answers in all protocols that it speaks."""
-        if self._has_http and not super().answers():
+        if self.port and not super().answers():
             return False
         try:
             with self.client() as client:

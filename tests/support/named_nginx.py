@@ -7,8 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from support.cluster import instances_of
-from support.nginx import NginxProcess
+from support.nginx import NginxProcess, instances_of
 from volcache_client.ring import HashRing
 
 

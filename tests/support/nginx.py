@@ -1,5 +1,5 @@
 """
-nginx in a process of its own: `Nginx` with our configuration, `Proxy` with a minimal one.
+nginx in a process of its own: `Nginx` with our configuration, others with a minimal one.
 
 Of our configuration, only files that an operator edits are written here (`instances.conf`,
 `listen.conf`, `log.conf`, `show-instance.conf`).
@@ -8,6 +8,7 @@ Of our configuration, only files that an operator edits are written here (`insta
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from typing import Final
 from support.ports import listens, pick_port
 from support.program import Program
 from support.waiting import wait_until
+from support.wire import connect
 
 SOURCE: Final = Path(__file__).resolve().parents[2] / "nginx"
 _PLAIN: Final = """
@@ -36,6 +38,23 @@ http {{
     uwsgi_temp_path {folder}/uwsgi;
     {http}
 }}
+"""
+_RINGS: Final = """
+    access_log off;
+    merge_slashes off;
+    keepalive_requests 1000000;
+    large_client_header_buffers 4 8k;
+    server_names_hash_bucket_size 128;
+    proxy_next_upstream off;
+    add_header X-Instance "$upstream_addr" always;
+"""
+_RING: Final = """
+    upstream {name} {{ hash $uri consistent; {servers} }}
+    server {{
+        listen 127.0.0.1:{port};
+        server_name {name};
+        location / {{ proxy_pass http://{name}; }}
+    }}
 """
 
 
@@ -73,6 +92,29 @@ def instances_text(instances: Sequence[str]) -> str:
     """Return `instances.conf` for the `host:port` of each instance."""
     lines = [f"server {name} weight=10 max_fails=0;\n" for name in instances]
     return "".join(lines)
+
+
+def instances_of(port: int, paths: Sequence[str], host: str = "localhost") -> list[str]:
+    """
+    Return the instance that each path's key belongs to, from X-Instance.
+
+    Sends HEAD requests, 200 at a time on one connection; no key need be stored.
+    """
+    found: list[str] = []
+    with connect(port) as connection:
+        for start in range(0, len(paths), 200):
+            some = paths[start : start + 200]
+            lines = (f"HEAD {path} HTTP/1.1\r\nHost: {host}\r\n\r\n" for path in some)
+            connection.sendall("".join(lines).encode())
+            received = b""
+            while received.count(b"\r\n\r\n") < len(some):
+                piece = connection.recv(1 << 18)
+                assert piece, received
+                received += piece
+            for head in received.split(b"\r\n\r\n")[: len(some)]:
+                named = re.search(rb"\r\nX-Instance: ([^\r]*)", head)
+                found.append(named[1].decode().split()[-1] if named else "")
+    return found
 
 
 class NginxProcess(Program):
@@ -119,6 +161,23 @@ class PlainNginx(NginxProcess):
         """Write the contents of `http`, the lines before it and the level of the log."""
         text = _PLAIN.format(folder=self.folder, http=http, before=before, level=level)
         (self.folder / "nginx.conf").write_text(text)
+
+
+class RingNginx(PlainNginx):
+    """One nginx with some rings, by name; the servers need not exist."""
+
+    def __init__(
+        self, folder: Path, rings: Mapping[str, Sequence[tuple[str, int]]]
+    ) -> None:
+        """Write the configuration into a folder; a server is a name and a weight."""
+        super().__init__(folder)
+        parts = [_RINGS]
+        for name, nodes in rings.items():
+            servers = " ".join(
+                f"server {node} weight={weight} max_fails=0;" for node, weight in nodes
+            )
+            parts.append(_RING.format(name=name, servers=servers, port=self.port))
+        self.configure("".join(parts), level="emerg")
 
 
 class Nginx(NginxProcess):

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import requests
 
+from support.cluster import list_of
 from support.nginx import SOURCE, Nginx
 from support.ports import pick_port
 from support.process import SHARED, ServerProcess
 from support.recipes import njs_module
-from support.ringed import list_of
 
 LIMIT: Final = 1 << 20  # SHARED has it as max_value_size.
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import resource
+import socket
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -35,6 +37,13 @@ SHARED: Final[Mapping[str, object]] = {
     "sync_mode": "none",
     "admin_token": ADMIN_TOKEN,
 }
+# What systemd does between fork and exec: the socket becomes descriptor 3.
+_ACTIVATE: Final = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
 _P = TypeVar("_P", bound=Program)
 
 
@@ -46,6 +55,14 @@ def settings_environment(settings: Mapping[str, object]) -> dict[str, str]:
 def _as_text(value: object) -> str:
     """Return the value of a setting as in an environment variable."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def raise_descriptor_limit(wanted: int) -> int:
+    """Raise the limit of this process and its children as far as allowed; return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(soft, min(wanted, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit
 
 
 def run_to_its_end(folder: Path, settings: Mapping[str, object]) -> Ended:
@@ -72,6 +89,7 @@ class ServerProcess(Program):
         *,
         settings: Mapping[str, object] | None = None,
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str | Path] = (SOURCE,),
     ) -> None:
         """
         Start nothing yet.
@@ -81,6 +99,7 @@ class ServerProcess(Program):
             settings: Further settings by name, such as `volume_size`. Defaults of `ip`
                 and `port`: 127.0.0.1 and a free port.
             environment: Further environment variables.
+            program: The arguments of Python.
         """
         super().__init__()
         self.mount_point = Path(mount_point)
@@ -89,6 +108,7 @@ class ServerProcess(Program):
         self.port = int(str(self.settings.get("port", 0))) or pick_port(self.ip)
         self.descriptor_limit = 0
         self._environment = dict(environment or {})
+        self._program = program
 
     @property
     def url(self) -> str:
@@ -100,7 +120,7 @@ class ServerProcess(Program):
         """Return the command that a user types; `descriptor_limit` is set before it."""
         limits = f'ulimit -n {self.descriptor_limit} && exec "$@"'
         before = ["sh", "-c", limits, "sh"] if self.descriptor_limit else []
-        return [*before, sys.executable, SOURCE]
+        return [*before, sys.executable, *self._program]
 
     def environment(self) -> dict[str, str]:
         """Return our environment with the settings of the server and no others."""
@@ -138,6 +158,31 @@ class ServerProcess(Program):
     def descriptors(self) -> int:
         """Return how many files and connections it has open."""
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+
+class ActivatedServer(ServerProcess):
+    """A server with a listening socket, as from systemd; this object keeps it open."""
+
+    def __init__(
+        self, mount_point: Path, *, settings: Mapping[str, object] | None = None
+    ) -> None:
+        """Open the socket; nothing is started yet."""
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+        number, port = self._listener.fileno(), self._listener.getsockname()[1]
+        super().__init__(
+            mount_point,
+            settings={**(settings or {}), "port": port},
+            program=("-c", _ACTIVATE, str(number), SOURCE),
+        )
+
+    def inherited(self) -> Sequence[int]:
+        """Return the descriptor of the socket."""
+        return [self._listener.fileno()]
+
+    def __exit__(self, *error: object) -> None:
+        """End the server and close the socket."""
+        super().__exit__(*error)
+        self._listener.close()
 
 
 class Pool(Generic[_P]):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import suppress
 from http.client import HTTPMessage
 from typing import Final, NamedTuple, Self
 
@@ -45,27 +43,24 @@ def request_bytes(
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
 
 
-def send(port: int, data: bytes, method: str = "GET") -> Reply:
-    """Send bytes on a new connection and read one response."""
-    with connect(port) as connection:
-        connection.sendall(data)
-        return read_reply(connection, method)
-
-
 def exchange(
     port: int, method: str, path: str, body: bytes | None = None, headers: str = ""
 ) -> Reply:
     """Send one request on a new connection and read its response."""
-    return send(port, request_bytes(method, path, body, headers), method)
+    with connect(port) as connection:
+        connection.sendall(request_bytes(method, path, body, headers))
+        return read_reply(connection, method)
 
 
-def connect(port: int, *, buffer: int = 0) -> socket.socket:
-    """Open a connection, whose buffer for answers may be small."""
+def connect(port: int, *, buffer: int = 0, source: str = "") -> socket.socket:
+    """Open a connection from an address; its buffer for answers may be small."""
     connection = socket.socket()
     if buffer:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     connection.settimeout(ANSWER_SECONDS)
     try:
+        if source:
+            connection.bind((source, 0))
         connection.connect(("127.0.0.1", port))
     except OSError:
         connection.close()
@@ -78,14 +73,6 @@ def read_to_the_end(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(1 << 18), b""))
 
 
-def answer_to(port: int, data: bytes) -> bytes:
-    """Send bytes on a new connection; return all that is received until its end."""
-    with connect(port) as connection:
-        connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
-        return read_to_the_end(connection)
-
-
 def reset(connection: socket.socket) -> None:
     """Close a connection with a reset."""
     linger = struct.pack("ii", 1, 0)
@@ -93,12 +80,15 @@ def reset(connection: socket.socket) -> None:
     connection.close()
 
 
-class Wire:
-    """One connection, for requests sent one by one or pipelined."""
+class Talk:
+    """One connection; answers are read one by one, also those of requests sent ahead."""
 
     def __init__(self, port: int) -> None:
         """Connect."""
         self.socket = connect(port)
+        # So that each piece is sent at once.
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._answers = self.socket.makefile("rb")
 
     def __enter__(self) -> Self:
         """Return the connection."""
@@ -106,34 +96,8 @@ class Wire:
 
     def __exit__(self, *_: object) -> None:
         """Close it."""
-        self.socket.close()
-
-    def ask(self, data: bytes) -> bytes:
-        """Send bytes and return all that is received until the server closes."""
-        with suppress(ConnectionError):  # Closed before all was sent.
-            self.socket.sendall(data)
-        return b"".join(self._pieces())
-
-    def _pieces(self) -> Iterator[bytes]:
-        with suppress(ConnectionResetError):
-            while piece := self.socket.recv(1 << 16):
-                yield piece
-
-
-class Talk(Wire):
-    """One connection whose answers are read one by one, also those sent ahead of time."""
-
-    def __init__(self, port: int) -> None:
-        """Connect."""
-        super().__init__(port)
-        # So that each piece is sent at once.
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._answers = self.socket.makefile("rb")
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
         self._answers.close()
-        super().__exit__()
+        self.socket.close()
 
     def send(self, data: bytes) -> None:
         """Send bytes."""

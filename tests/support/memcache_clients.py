@@ -1,5 +1,5 @@
 """
-Both ends of the memcached protocol: servers, and the clients that applications use.
+The clients of memcached that applications use.
 
 `Driver` has the commands of all clients in one form, so that a test is written once and
 run with each. Keys are text, values bytes; times to live are sent as they are given.
@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import aiomcache
@@ -22,27 +21,9 @@ import emcache
 from pymemcache.client.base import Client, PooledClient  # noqa: TID251 - Under test.
 from pymemcache.exceptions import MemcacheError  # noqa: TID251
 
-from support.memcache import MemcacheServer
-
 # It is built for some versions of Python only.
 PYLIBMC: Final[Any] = import_module("pylibmc") if find_spec("pylibmc") else None
 SECONDS: Final = 10.0  # How long a client waits for an answer.
-ADMIN_TOKEN: Final = "secret"  # noqa: S105 - Of the tests.
-_SETTINGS: Final = {
-    "volume_size": 16 << 20,
-    "volume_num": 4,
-    "admin_token": ADMIN_TOKEN,
-}
-
-
-class MemcacheInstance(MemcacheServer):
-    """An instance that serves HTTP and the memcached protocol, with settings of tests."""
-
-    def __init__(
-        self, mount_point: Path, settings: Mapping[str, object] | None = None
-    ) -> None:
-        """Choose a port for each."""
-        super().__init__(mount_point, settings={**_SETTINGS, **(settings or {})})
 
 
 class Driver(ABC):
