@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,8 @@ from support.parts import given_part, part_of, seconds_by_test, seconds_of
 from support.process import ServerProcess, Servers
 from volcache.config import ENVIRONMENT_PREFIX
 
+# Tests of clients and programs of others, all marked `nightly` or `recipes`.
+OF_OTHERS: Final = [Path(__file__).parent / name for name in ("clients", "recipes")]
 # How long an example takes decides nothing: the machine may be loaded.
 settings.register_profile(
     "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -41,6 +44,12 @@ def pytest_configure() -> None:
         given_part()
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import what `-m` leaves out as a whole: it takes a second."""
+    is_left_out = "not nightly" in config.option.markexpr
+    return (collection_path in OF_OTHERS and is_left_out) or None
 
 
 @pytest.hookimpl(wrapper=True)
