@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import errno
 import random
-from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from support.extent import every
 from support.histories import MOUNT_POINT, Client
 from support.simulated import SimulatedFileSystem
-from support.stores import Crash, CrashingFileSystem, kill, open_store, value_of
+from support.stores import kill, open_store, value_of
 from volcache.errors import (
     DiskFullError,
     DiskTooSmallError,
@@ -56,7 +55,7 @@ def fill(fs: SimulatedFileSystem, left: int = 0) -> None:
 
 
 def start(
-    fs: Any,
+    fs: SimulatedFileSystem,
     eviction: Eviction = "fifo",
     volume_num: int | None = VOLUME_NUM,
     *,
@@ -401,13 +400,13 @@ def crash_and_verify(
     if is_filled:
         fill(disk)
     kill(store)
-    fs: Any = CrashingFileSystem(disk, survive, torn)
-    ended = False
-    with suppress(Crash):
-        store = start(fs, eviction, is_sparse=is_sparse)
-        client.run(store, 60)
-        ended = True
-    fs.die()
+    left = disk.dying(
+        survive,
+        lambda: client.run(start(disk, eviction, is_sparse=is_sparse), 60),
+        lambda _: disk.after_kill(torn=torn),
+    )
+    ended = left is None
+    disk = left or disk.after_kill()
     for policy in POLICIES:
         again = start(disk, policy)
         client.hits(again)

@@ -9,15 +9,13 @@ number of such images; 0 tears every write at every byte.
 from __future__ import annotations
 
 import random
-from contextlib import suppress
 
 import pytest
 
 from support.extent import EXTENT, SEED, Count
 from support.histories import Runner, make_value, open_simulated
 from support.simulated import SimulatedFileSystem
-from support.stores import Crash, value_of
-from support.unsynced import File, is_one_bit_missing
+from support.stores import value_of
 from volcache.store import Store, SyncMode
 from volcache.store.files import FileSystem
 
@@ -40,7 +38,7 @@ class Explorer:
         self.nested = 0
         self.dice = random.Random(SEED)  # noqa: S311 - Repeatable on purpose.
 
-    def look(self, name: str, data: bytes, file: File | None, offset: int) -> None:
+    def look(self, name: str, data: bytes) -> None:
         """Verify what is left if the crash comes before this operation."""
         fs = self.runner.fs
         if self.power_lost:
@@ -49,9 +47,8 @@ class Explorer:
             return
         self.verify(fs.after_kill(), name)
         for torn in self.torn_lengths(len(data)):
-            if file is not None and is_one_bit_missing(file, offset, data, torn):
-                continue
-            self.verify(fs.after_kill(torn=torn), f"{name}, torn at {torn}")
+            if fs.tears(torn):
+                self.verify(fs.after_kill(torn=torn), f"{name}, torn at {torn}")
 
     def torn_lengths(self, length: int) -> list[int]:
         """Return the numbers of bytes after which a write is torn."""
@@ -94,21 +91,11 @@ class Explorer:
     def die_in_recovery(self, image: SimulatedFileSystem) -> SimulatedFileSystem:
         """Start on an image, crash again during that start, and return what is left."""
         left = self.dice.randrange(14)
-
-        def watch(_name: str, data: bytes, _file: object, _offset: int) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                dead.append(self.crash(image, len(data)))
-                raise Crash
-
-        dead: list[SimulatedFileSystem] = []
-        image.watch = watch
-        with suppress(Crash):
-            self.open(image)
-        image.watch = None
-        self.nested += len(dead)
-        return dead[0] if dead else self.crash(image, 0)
+        dead = image.dying(
+            left, lambda: self.open(image), lambda length: self.crash(image, length)
+        )
+        self.nested += dead is not None
+        return dead or self.crash(image, 0)
 
     def crash(self, image: SimulatedFileSystem, length: int) -> SimulatedFileSystem:
         """Return what a crash leaves of an image, during a write of `length` bytes."""
@@ -229,14 +216,13 @@ def test_a_kill_in_a_write_of_several_values_keeps_the_first_of_them(
     size = 64 + len(b"key 0") + 700
     images: list[tuple[int, SimulatedFileSystem]] = []
 
-    def kill(name: str, data: bytes, file: File | None, offset: int) -> None:
+    def kill(name: str, _data: bytes) -> None:
         assert name == "pwritev"
         assert not images
-        assert file is not None
         images.extend(
             (torn, fs.after_kill(torn=torn))
             for torn in dice.sample(range(1, 8 * size + 100), 30 * EXTENT or 2000)
-            if not is_one_bit_missing(file, offset, data, torn)
+            if fs.tears(torn)
         )
 
     fs.watch = kill

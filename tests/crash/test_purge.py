@@ -125,7 +125,7 @@ def test_a_crash_during_a_purge_undoes_none_before(
     dice, fs = random.Random(SEED), SimulatedFileSystem()  # noqa: S311
     store, purged, changes = open_simulated(fs), set[bytes](), Counter[str]()
 
-    def watch(name: str, data: bytes, _file: object, _offset: int) -> None:
+    def watch(name: str, data: bytes) -> None:
         changes[name] += 1
         disks = [fs.after_power_loss(dice), fs.after_kill()]
         if len(data) > 1:

@@ -36,7 +36,6 @@ class Disk(SimulatedFileSystem):
         """Refuse nothing yet."""
         super().__init__()
         self.fail_share = 1.0
-        self.failing_syncs = 0  # The next ones are refused.
 
     def refuse(self, name: str) -> None:
         """Refuse all syncs, writes to data files, any writes, or the next operation."""
@@ -46,18 +45,6 @@ class Disk(SimulatedFileSystem):
             self.fail_at, self.fail_with = self.operations + 1, errno.EIO
         else:
             self.failing[name] = errno.EIO
-
-    def sync(self, fd: int) -> None:
-        """Sync a file, or refuse it."""
-        if self.failing_syncs:
-            self.failing_syncs -= 1
-            raise OSError(errno.EIO, "sync fails")
-        super().sync(fd)
-
-    def recover(self) -> None:
-        """Refuse nothing from now on."""
-        self.failing_writes.clear()
-        self.failing.clear()
 
 
 def start(disk: SimulatedFileSystem, sync_mode: str = "always") -> Store:
@@ -291,7 +278,13 @@ def test_a_volume_whose_sync_has_failed_is_closed_before_the_next_put() -> None:
     end = store.usage().active_end
     assert store.get(b"after") is None
     store.put(b"after", b"v")
-    disk.failing_syncs = 1  # Of ring main, which is synced first.
+
+    def refuse_first(name: str, _data: bytes) -> None:  # Of ring main.
+        if name == "sync":
+            disk.watch = None
+            raise OSError(errno.EIO, "sync fails")
+
+    disk.watch = refuse_first
     store.sync()
     assert store.stats.sync_errors == 1
     assert [listed.is_open for listed in manifest_of(disk).volumes] == [True, True]

@@ -2,64 +2,57 @@
 
 from __future__ import annotations
 
-import shutil
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
 
 import pytest
 
-from support.contents import values
-from support.damage import VOLUME_NUM, VOLUME_SIZE, fill
-from support.stores import (
-    Crash,
-    CrashingFileSystem,
-    UnsyncedFileSystem,
-)
-from volcache.cli.check import check
+from support.contents import files_of
+from support.damage import VOLUME_NUM, VOLUME_SIZE, fill, keys
+from support.histories import MOUNT_POINT, make_disk
+from support.simulated import SimulatedFileSystem
+from support.stores import open_fifo, value_of
 from volcache.cli.repair import repair
+from volcache.store.offline import OfflineStore
+from volcache.store.volume_check import Anomaly, Counts
 
 pytestmark = pytest.mark.crash
 
-OPTIONS: Final = {"volume_size": VOLUME_SIZE, "volume_num": VOLUME_NUM}
+RECORDS = 100
 
 
-def problems(directory: Path) -> list[str]:
-    """Return the files in which `volcache check` finds a fault."""
-    lines: list[str] = []
-    check(str(directory), lines.append)
-    return [line.split()[1] for line in lines[:-1]]
+def values(disk: SimulatedFileSystem) -> list[bytes | None]:
+    """Return the value of each key that a start finds."""
+    sizes = {"volume_size": VOLUME_SIZE, "volume_num": VOLUME_NUM}
+    store = open_fifo(MOUNT_POINT, fs=disk.after_kill(), **sizes)
+    return [value_of(store.get(key)) for key in keys(RECORDS)]
 
 
-def data_of(directory: Path) -> list[bytes]:
-    """Return the bytes of each volume."""
-    return [path.read_bytes() for path in sorted((directory / "data").iterdir())]
-
-
-def test_a_repair_killed_at_any_step_can_be_repeated(tmp_path: Path) -> None:
+def test_repair_killed_at_any_step_can_be_repeated(tmp_path: Path) -> None:
     """A start in between finds all values, too."""
-    whole = tmp_path / "whole"
-    fill(whole, records=100)
-    shutil.copytree(whole, tmp_path / "served")
-    expected = values(tmp_path / "served", **OPTIONS)
+    fill(tmp_path, records=RECORDS)
+    whole = files_of(tmp_path)
+    expected = values(make_disk(whole))
+    assert any(expected)
+    damaged = whole | {"index/0": b"# volcache ind"}
+    del damaged["META.txt"]
     for survive in range(100):
-        directory = tmp_path / str(survive)
-        shutil.copytree(whole, directory)
-        (directory / "META.txt").unlink()
-        (directory / "index" / "0").write_bytes(b"# volcache ind")
-        fs: Any = CrashingFileSystem(UnsyncedFileSystem(), survive, torn=9)
-        ended = False
-        with suppress(Crash):
-            repair(str(directory), fs, lambda _: None)
-            ended = True
-        fs.die()
-        shutil.copytree(directory, tmp_path / f"{survive} served")
-        assert values(tmp_path / f"{survive} served", **OPTIONS) == expected
-        repair(str(directory), UnsyncedFileSystem(), lambda _: None)
-        assert problems(directory) == []
-        assert data_of(directory) == data_of(whole)
-        assert values(directory, **OPTIONS) == expected
-        if ended:
+        disk = make_disk(damaged)
+        left = disk.dying(
+            survive,
+            lambda: repair(MOUNT_POINT, disk, lambda _: None),  # noqa: B023
+            lambda _: disk.after_kill(torn=9),  # noqa: B023
+        )
+        is_whole, disk = left is None, left or disk
+        assert values(disk) == expected
+        repair(MOUNT_POINT, disk, lambda _: None)
+        with OfflineStore.inspect(disk, MOUNT_POINT) as offline:
+            found = list(offline.check(Counts()))
+        assert not any(isinstance(one, Anomaly) for one in found)
+        for name, data in whole.items():
+            if name.startswith("data/"):
+                assert bytes(disk.file(f"{MOUNT_POINT}/{name}").data) == data
+        assert values(disk) == expected
+        if is_whole:
             break
     else:
         pytest.fail("the repair never completed")

@@ -7,12 +7,10 @@ The property: a get returns the last acknowledged value, or a miss, or an error.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -21,13 +19,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from support.extent import examples
-from support.refusing_disk import RefusingDisk
+from support.histories import MOUNT_POINT
+from support.simulated import SimulatedFileSystem
 from support.stores import FakeClock, fill_volume, kill, open_store
 from support.tiers import FakeServer, make_keys, make_tier
 from volcache.cache import Cache
 from volcache.errors import StoreError, UnreadableRecordError
 from volcache.hot.servers import ServerDownError
 from volcache.hot.versions import encode
+from volcache.store import Store
 
 pytestmark = pytest.mark.property
 
@@ -79,19 +79,21 @@ class HotMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         """Start with an empty store and an empty memcached."""
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp())
+        self.disk = SimulatedFileSystem()
         self.memcached = Memcached()
         self.clock = FakeClock()
         self.model: dict[bytes, tuple[bytes, int]] = {}
         self.writes = 0
         self.open()
 
+    def open_store(self) -> Store:
+        """Start the store alone."""
+        return open_store(MOUNT_POINT, volume_num=2, clock=self.clock, fs=self.disk)
+
     def open(self) -> None:
-        """Start the process."""
-        self.disk = RefusingDisk()
-        self.store = open_store(
-            self.directory, volume_num=2, clock=self.clock, fs=self.disk
-        )
+        """Start the process, on a disk that works."""
+        self.disk.recover()
+        self.store = self.open_store()
         self.keys = make_keys(*self.store.take_hot_snapshot(), reads=2)
         with mock.patch("volcache.hot.servers.Server", return_value=self.memcached):
             self.hot = make_tier(["m"], self.keys, item_size_max=100_000)
@@ -100,7 +102,7 @@ class HotMachine(RuleBasedStateMachine):
     def close(self) -> None:
         """Stop the process cleanly."""
         self.hot.close()
-        self.disk.refuses_reads = self.disk.refuses_writes = False
+        self.disk.recover()
         self.store.write_hot_snapshot(partial(encode, self.keys))
         self.store.close()
 
@@ -133,12 +135,14 @@ class HotMachine(RuleBasedStateMachine):
     @rule(reads=st.booleans(), writes=st.booleans())
     def refuse(self, reads: bool, writes: bool) -> None:  # noqa: FBT001
         """Break or repair the disk."""
-        self.disk.refuses_reads, self.disk.refuses_writes = reads, writes
+        self.disk.recover()
+        self.disk.failing |= {"pread": errno.EIO} if reads else {}
+        self.disk.failing |= {"pwritev": errno.ENOSPC} if writes else {}
 
     @rule(volumes=st.integers(1, 2))
     def age(self, volumes: int) -> None:
         """Rotate, so that the log overwrites one volume or all."""
-        self.disk.refuses_writes = False
+        self.disk.recover()
         for _ in range(volumes):
             fill_volume(self.store, b"fill")
 
@@ -172,7 +176,7 @@ class HotMachine(RuleBasedStateMachine):
         else:
             self.close()
         if how == "off":
-            store = open_store(self.directory, volume_num=2, clock=self.clock)
+            store = self.open_store()
             store.put(b"a", b"off")
             store.delete(b"b")
             store.close()
@@ -215,14 +219,13 @@ class HotMachine(RuleBasedStateMachine):
         try:
             yield
         except UnreadableRecordError:
-            assert self.disk.refuses_reads
+            assert "pread" in self.disk.failing
 
     def teardown(self) -> None:
-        """Read every key once more, and remove the directory."""
+        """Read every key once more."""
         for key in self.model:
             self.read(key)
         self.close()
-        shutil.rmtree(self.directory)
 
 
 TestHotModel = HotMachine.TestCase

@@ -30,10 +30,10 @@ from support.contents import files_of
 from support.damage import flip, overwrite
 from support.extent import examples
 from support.index_files import decode_block, decode_blocks
-from support.native import BareProcess
 from support.readers import without_the_core
 from support.stores import (
     VOLUME_NUM,
+    BareProcess,
     UnsyncedFileSystem,
     assert_sums,
     counted_size,

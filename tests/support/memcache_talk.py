@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from support.refusing_disk import RefusingDisk
+from support.simulated import SimulatedFileSystem
 from support.stores import VOLUME_SIZE, FakeClock, open_store
 from volcache.access import Access
 from volcache.cache import Cache
@@ -54,7 +54,7 @@ class Talk:
             limits: As of the service, where not the same.
         """
         self.clock = FakeClock()
-        self.disk = RefusingDisk()
+        self.disk = SimulatedFileSystem()
         self.store = open_store(
             directory,
             clock=self.clock,

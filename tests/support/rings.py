@@ -38,8 +38,7 @@ from support.clocks import ManualClock
 from support.histories import MOUNT_POINT
 from support.memory import failing, failures
 from support.simulated import SimulatedFileSystem
-from support.stores import Crash, assert_sums
-from support.unsynced import File, is_one_bit_missing
+from support.stores import assert_sums
 from volcache.errors import (
     DamagedRecordError,
     DiskFullError,
@@ -289,7 +288,7 @@ class RingRun:
             and any(volume is found[0] for volume in reclaimer.targets)
         )
 
-    def watch(self, name: str, data: bytes, file: File | None, offset: int) -> None:
+    def watch(self, name: str, data: bytes) -> None:
         """See what a crash in the middle of a step would leave."""
         if self.dice.random() > 0.12:
             return
@@ -299,8 +298,6 @@ class RingRun:
             and self.dice.random() < 0.4
         )
         torn = self.dice.randrange(len(data)) if data else 0
-        if file is not None and is_one_bit_missing(file, offset, data, torn):
-            return
         image = self.image_now(torn, power_lost=power_lost)
         found = self.values_of(image, power_lost=power_lost)
         self.compare(found, power_lost=power_lost)
@@ -574,24 +571,17 @@ class RingRun:
 
     def die(self) -> SimulatedFileSystem:
         """Do steps, and die in the middle of one; return what is left."""
-        left, dead = self.dice.randrange(60), list[SimulatedFileSystem]()
 
-        def watch(_name: str, data: bytes, file: File | None, offset: int) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                torn = self.dice.randrange(len(data)) if data else 0
-                if file is not None and is_one_bit_missing(file, offset, data, torn):
-                    torn = 0
-                dead.append(self.fs.after_kill(torn=torn))
-                raise Crash
+        def crash(length: int) -> SimulatedFileSystem:
+            return self.fs.after_kill(torn=self.dice.randrange(length) if length else 0)
 
-        self.fs.watch = watch
-        with suppress(Crash):
+        def run() -> None:
             while True:
                 self.do(self.dice.random() * 0.95, 0)
-        self.fs.watch = None
-        return dead[0]
+
+        left = self.fs.dying(self.dice.randrange(60), run, crash)
+        assert left is not None
+        return left
 
     def restart(self) -> None:  # noqa: PLR0915 - All that may change at a restart.
         """End the process in one of the ways it can end, and start another."""

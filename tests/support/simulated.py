@@ -5,8 +5,11 @@ Implements `store.files.FileSystem` over the files of `unsynced.py`, which keep 
 unsynced changes apart. `after_kill` returns what the next process finds: everything.
 `after_power_loss` returns what is left when the machine starts again.
 
-`watch` is called before each operation that changes the disk, so that a test can examine
-what a crash at that point would leave.
+`watch` is called before each operation that changes the disk, with its name and what it
+writes, so that a test can examine what a crash at that point would leave.
+
+A folder of the real disk, on which the core makes its system calls by itself, is in
+`stores.py`. The disk of a server process is replaced in the C library (`machine.c`).
 """
 
 from __future__ import annotations
@@ -15,9 +18,19 @@ import errno
 import os
 import random
 from collections.abc import Callable, Sequence
-from typing import Final
+from contextlib import suppress
+from copy import deepcopy
+from typing import Any, Final
 
-from support.unsynced import Directory, Entry, File, Write, copy_directory, lose
+from support.stores import Crash
+from support.unsynced import (
+    Directory,
+    Entry,
+    File,
+    Write,
+    is_one_bit_missing,
+    lose,
+)
 from volcache.store.files import STAT_BLOCK_BYTES, Space
 
 _UNLIMITED: Final = 1 << 50
@@ -29,7 +42,7 @@ class SimulatedFileSystem:
     def __init__(self, root: Directory | None = None) -> None:
         """Begin with an empty disk, or with the content of another."""
         self.root = root or Directory()
-        self.watch: Callable[[str, bytes, File | None, int], None] | None = None
+        self.watch: Callable[[str, bytes], None] | None = None
         self.operations = 0
         self.boots = 1
         self.failing: dict[str, int] = {}  # operation: errno
@@ -53,18 +66,51 @@ class SimulatedFileSystem:
         Return what the next process finds when this one dies now.
 
         Args:
-            torn: How many bytes of the write that is about to happen are written.
+            torn: How many bytes of the write that is about to happen are written; none
+                unless `tears`.
         """
-        copies: dict[int, File | Directory] = {}
-        found = SimulatedFileSystem(copy_directory(self.root, copies))
-        if torn and self._about is not None:
+        copies: dict[int, Any] = {}
+        found = SimulatedFileSystem(deepcopy(self.root, copies))
+        if self._about is not None and self.tears(torn):
             file, offset, data = self._about
-            copy = copies.get(id(file))
-            if isinstance(copy, File):
-                copy.change(Write(offset, data[:torn]))
+            if id(file) in copies:  # It has a name.
+                copies[id(file)].change(Write(offset, data[:torn]))
         found.boots = self.boots
         found.capacity = self.capacity
         return found
+
+    def tears(self, torn: int) -> bool:
+        """Return whether so many bytes of the write about to happen are told from all."""
+        return self._about is not None and not is_one_bit_missing(*self._about, torn)
+
+    def dying(
+        self,
+        survive: int,
+        run: Callable[[], object],
+        crash: Callable[[int], SimulatedFileSystem] | None = None,
+    ) -> SimulatedFileSystem | None:
+        """
+        Run something that dies in a change of the disk; return what that leaves.
+
+        Args:
+            survive: How many changes it survives.
+            run: What is run; the result is None if it ends.
+            crash: What is left at a write of so many bytes; by default, as by a kill.
+        """
+        left, dead = survive, list[SimulatedFileSystem]()
+
+        def watch(_name: str, data: bytes) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                dead.append((crash or (lambda _: self.after_kill()))(len(data)))
+                raise Crash
+
+        self.watch = watch
+        with suppress(Crash):
+            run()
+        self.watch = None
+        return dead[0] if dead else None
 
     def after_power_loss(self, dice: random.Random) -> SimulatedFileSystem:
         """Return what the machine finds after a power loss at this moment."""
@@ -90,7 +136,7 @@ class SimulatedFileSystem:
         self._refuse(name)
         if self.watch is not None:
             self._about = None if file is None else (file, offset, data)
-            self.watch(name, data, file, offset)
+            self.watch(name, data)
             self._about = None
 
     def _refuse(self, name: str) -> None:
@@ -102,6 +148,12 @@ class SimulatedFileSystem:
         since = self.operations - self.fail_at
         if self.fail_at and 0 <= since < self.fail_for and self.fail_with:
             raise OSError(self.fail_with, os.strerror(self.fail_with))
+
+    def recover(self) -> None:
+        """Refuse nothing from now on."""
+        self.fail_at = 0
+        self.failing.clear()
+        self.failing_writes.clear()
 
     def file(self, path: str) -> File:
         """Return a file, whose bytes a test may read and damage."""

@@ -108,85 +108,33 @@ class ProcessFileSystem:
         while self._descriptors:
             self._disk.close(self._descriptors.pop())
 
-    def before_call(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """Prepare a call; `Crash` prevents it."""
-        del name, arguments
-        if self._is_dead:
-            raise Crash
-
     def __getattr__(self, name: str) -> Any:
         """Return a method of the disk, which works until the process dies."""
         method = getattr(self._disk, name)
 
         def call(*arguments: Any, **options: Any) -> Any:
-            self.before_call(name, arguments)
-            return method(*arguments, **options)
+            if self._is_dead:
+                raise Crash
+            if name == "close":
+                self._descriptors.discard(*arguments)
+            result = method(*arguments, **options)
+            if name in {"open", "open_directory"}:
+                self._descriptors.add(result)
+            return result
 
         return call
 
-    def open(self, path: str, *, create: bool) -> int:
-        """Open a file and record its descriptor."""
-        self.before_call("open", (path,))
-        fd = self._disk.open(path, create=create)
-        self._descriptors.add(fd)
-        return fd
 
-    def open_directory(self, path: str) -> int:
-        """Open a directory and record its descriptor."""
-        self.before_call("open_directory", (path,))
-        fd = self._disk.open_directory(path)
-        self._descriptors.add(fd)
-        return fd
-
-    def close(self, fd: int) -> None:
-        """Close a descriptor."""
-        self.before_call("close", (fd,))
-        self._descriptors.discard(fd)
-        self._disk.close(fd)
-
-
-class CrashingFileSystem(ProcessFileSystem):
+class BareProcess(ProcessFileSystem):
     """
-    A process that dies in the middle of its n-th call that changes the disk.
+    A process whose reads and writes are the bare functions of `os`.
 
-    Args:
-        disk: Of the machine, which does not crash.
-        survive: How many changing calls succeed.
-        torn: How many bytes of the write that crashes still reach the disk.
+    The native core then makes these calls by itself, as in a server.
     """
 
-    def __init__(self, disk: FileSystem, survive: int, torn: int = 0) -> None:
-        """Count from now on."""
-        super().__init__(disk)
-        self._left = survive
-        self._torn = torn
+    pread = staticmethod(os.pread)
+    pwritev = staticmethod(os.pwritev)
 
-    def before_call(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """Count a changing call, or die in it."""
-        super().before_call(name, arguments)
-        if name not in _CHANGING:
-            return
-        if self._left == 0:
-            if name == "pwritev" and self._torn:
-                fd, buffers, offset = arguments
-                self._disk.pwritev(fd, [b"".join(buffers)[: self._torn]], offset)
-            self.die()
-            raise Crash
-        self._left -= 1
-
-
-_CHANGING = frozenset(
-    {
-        "allocate",
-        "open",
-        "pwritev",
-        "rename",
-        "sync",
-        "sync_directory",
-        "truncate",
-        "unlink",
-    }
-)
 
 # The process that has each store open.
 _processes: WeakKeyDictionary[Store, ProcessFileSystem] = WeakKeyDictionary()

@@ -10,6 +10,7 @@ other changes. Only changes of one sector keep their order, as in a page cache.
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 from typing import Final, NamedTuple
 
 SECTOR_BYTES: Final = 512
@@ -49,6 +50,13 @@ class File:
             self.held = max(self.held, write.offset + len(write.data))
         self.changes.append(write)
 
+    def __deepcopy__(self, _: object) -> File:
+        """Copy the changes as they are: nothing changes them."""
+        copy = File()
+        copy.data, copy.safe = bytearray(self.data), self.safe
+        copy.changes, copy.held = list(self.changes), self.held
+        return copy
+
     def sync(self) -> None:
         """Make everything safe."""
         if self.changes:
@@ -69,6 +77,16 @@ class Directory:
         """Apply a change to what the process sees, and record it as unsynced."""
         _apply_entry(self.names, entry)
         self.changes.append(entry)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Directory:
+        """Copy all below it; one inode stays one inode."""
+        copy = Directory()
+        copy.names = {name: deepcopy(node, memo) for name, node in self.names.items()}
+        copy.safe = {name: deepcopy(node, memo) for name, node in self.safe.items()}
+        copy.changes = [
+            entry._replace(node=deepcopy(entry.node, memo)) for entry in self.changes
+        ]
+        return copy
 
     def sync(self) -> None:
         """Make everything safe."""
@@ -108,47 +126,6 @@ def _apply_entry(names: dict[str, File | Directory], entry: Entry) -> None:
         names.pop(entry.name, None)
     else:
         names[entry.name] = entry.node
-
-
-def _copy_file(file: File) -> File:
-    copy = File()
-    copy.data = bytearray(file.data)
-    copy.safe = file.safe
-    copy.changes = list(file.changes)
-    copy.held = file.held
-    return copy
-
-
-def _copy(
-    node: File | Directory, copies: dict[int, File | Directory]
-) -> File | Directory:
-    """Copy a node with its unsynced changes; one inode stays one inode."""
-    if id(node) not in copies:
-        copies[id(node)] = (
-            _copy_file(node) if isinstance(node, File) else copy_directory(node, copies)
-        )
-    return copies[id(node)]
-
-
-def copy_directory(
-    directory: Directory, copies: dict[int, File | Directory]
-) -> Directory:
-    """
-    Return a copy of a directory, with its unsynced changes.
-
-    Args:
-        directory: With all below it.
-        copies: Filled with the copy of each node, by the id of the original.
-    """
-    copy = Directory()
-    copies[id(directory)] = copy
-    copy.names = {name: _copy(node, copies) for name, node in directory.names.items()}
-    copy.safe = {name: _copy(node, copies) for name, node in directory.safe.items()}
-    copy.changes = [
-        Entry(name, None if node is None else _copy(node, copies), source)
-        for name, node, source in directory.changes
-    ]
-    return copy
 
 
 def _lose_bytes(file: File, dice: random.Random, kept: float) -> File:

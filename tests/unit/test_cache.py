@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.refusing_disk import RefusingDisk
+from support.simulated import SimulatedFileSystem
 from support.stores import FakeClock, fill_volume, open_store, value_of
 from volcache.cache import Cache
 from volcache.errors import StoreError, UnreadableRecordError
@@ -84,9 +85,9 @@ def hot() -> DictTier:
 
 
 @pytest.fixture
-def disk() -> RefusingDisk:
+def disk() -> SimulatedFileSystem:
     """Return a disk that works."""
-    return RefusingDisk()
+    return SimulatedFileSystem()
 
 
 @pytest.fixture
@@ -96,11 +97,13 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, disk: RefusingDisk, clock: FakeClock) -> Iterator[Store]:
+def store(
+    tmp_path: Path, disk: SimulatedFileSystem, clock: FakeClock
+) -> Iterator[Store]:
     """Open a store on the disk."""
     opened = open_store(tmp_path, fs=disk, clock=clock)
     yield opened
-    disk.refuses_writes = disk.refuses_reads = False
+    disk.recover()
     opened.close()
 
 
@@ -199,17 +202,17 @@ def test_copies_are_invalidated_after_the_store_has_changed(
 
 @pytest.mark.parametrize("how", CHANGES)
 def test_refused_change_keeps_the_old_value_in_both_tiers(
-    warm: Cache, hot: DictTier, disk: RefusingDisk, how: str
+    warm: Cache, hot: DictTier, disk: SimulatedFileSystem, how: str
 ) -> None:
     """The copy stays valid; the next change succeeds."""
-    disk.refuses_writes = True
+    disk.failing["pwritev"] = errno.ENOSPC
     for _ in range(2):
         with pytest.raises(StoreError):
             CHANGES[how](warm)
         assert source_of(warm, b"k") == "MEMC"
         assert value_of(warm.get(b"k")) == value_of(warm.store.get(b"k")) == b"old"
     assert hot.calls == ["promote k 0"]
-    disk.refuses_writes = False
+    disk.recover()
     CHANGES[how](warm)
     assert value_of(warm.get(b"k")) == (b"new" if how == "put" else None)
     assert source_of(warm, b"k") != "MEMC"
@@ -217,13 +220,13 @@ def test_refused_change_keeps_the_old_value_in_both_tiers(
 
 @pytest.mark.parametrize("how", CHANGES)
 def test_refused_change_keeps_a_value_that_only_the_hot_tier_holds(
-    warm: Cache, store: Store, disk: RefusingDisk, how: str
+    warm: Cache, store: Store, disk: SimulatedFileSystem, how: str
 ) -> None:
     """It was overwritten by age. For a delete, nothing need be written."""
     overwrite_by_age(store)
     assert store.get(b"k") is None
     assert_hot(warm, b"old")
-    disk.refuses_writes = True
+    disk.failing["pwritev"] = errno.ENOSPC
     if how == "delete":
         assert [warm.delete(b"k") for _ in range(2)] == [True, False]
     else:
@@ -231,39 +234,39 @@ def test_refused_change_keeps_a_value_that_only_the_hot_tier_holds(
             CHANGES[how](warm)
         assert_hot(warm, b"old")
         assert store.get(b"k") is None
-    disk.refuses_writes = False
+    disk.recover()
     CHANGES[how](warm)
     assert value_of(warm.get(b"k")) == (b"new" if how == "put" else None)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_unreadable_record_is_answered_from_its_copy(
-    warm: Cache, hot: DictTier, disk: RefusingDisk, *, is_restarted: bool
+    warm: Cache, hot: DictTier, disk: SimulatedFileSystem, *, is_restarted: bool
 ) -> None:
     """Also if this process has not promoted it; else it is an error, and no miss."""
     if is_restarted:
         hot.keys.ask_first(b"k", is_first=False)
-    disk.refuses_reads = True
+    disk.failing["pread"] = errno.EIO
     assert_hot(warm, b"old")
     hot.copies.clear()
     assert_unreadable(warm)
     assert warm.get(b"absent") is warm.stat(b"absent") is None
-    disk.refuses_reads = False
+    disk.recover()
     assert value_of(warm.get(b"k")) == b"old"
     assert warm.stat(b"k") is not None
 
 
 def test_copy_of_another_record_is_rejected(
-    warm: Cache, hot: DictTier, disk: RefusingDisk
+    warm: Cache, hot: DictTier, disk: SimulatedFileSystem
 ) -> None:
     """Even if the hot tier returns it, and the record cannot be read; it is stale."""
     old = hot.copies[b"k"]
     warm.put(b"k", b"new")
     hot.put_back(b"k", old)
-    disk.refuses_reads = True
+    disk.failing["pread"] = errno.EIO
     assert_unreadable(warm)
     assert hot.stats.stale == 2
-    disk.refuses_reads = False
+    disk.recover()
     del hot.copies[b"k"]
     make_hot(warm, b"k")
     hot.put_back(b"k", old)
@@ -273,20 +276,20 @@ def test_copy_of_another_record_is_rejected(
 
 @pytest.mark.parametrize("is_hot", [False, True])
 def test_unreadable_record_can_be_deleted_and_replaced(
-    cache: Cache, hot: DictTier, disk: RefusingDisk, *, is_hot: bool
+    cache: Cache, hot: DictTier, disk: SimulatedFileSystem, *, is_hot: bool
 ) -> None:
     """Neither needs its value."""
     for key in (b"a", b"b"):
         cache.put(key, b"old")
         if is_hot:
             make_hot(cache, key)
-    disk.refuses_reads = True
+    disk.failing["pread"] = errno.EIO
     assert cache.delete(b"a")
     assert not cache.delete(b"a")
     cache.put(b"b", b"new")
     assert cache.get(b"a") is None
     assert not hot.copies
-    disk.refuses_reads = False
+    disk.recover()
     assert cache.get(b"a") is None
     assert value_of(cache.get(b"b")) == b"new"
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from support.stores import (
-    ProcessFileSystem,
     UnsyncedFileSystem,
     kill,
     open_store,
@@ -158,7 +157,9 @@ class Machine(UnsyncedFileSystem):
         return self.boot
 
 
-def opened(directory: Path, machine: Machine | None = None) -> tuple[Store, Copies]:
+def opened(
+    directory: Path, machine: UnsyncedFileSystem | None = None
+) -> tuple[Store, Copies]:
     """Start a process that serves a mount point with a hot tier."""
     options: dict[str, Any] = {"fs": machine} if machine else {}
     store = open_store(directory, **options)
@@ -166,7 +167,9 @@ def opened(directory: Path, machine: Machine | None = None) -> tuple[Store, Copi
 
 
 @contextmanager
-def mounted(directory: Path, machine: Machine | None = None) -> Iterator[Copies]:
+def mounted(
+    directory: Path, machine: UnsyncedFileSystem | None = None
+) -> Iterator[Copies]:
     """Serve a mount point and stop cleanly; return the versions."""
     store, versions = opened(directory, machine)
     yield versions
@@ -175,7 +178,7 @@ def mounted(directory: Path, machine: Machine | None = None) -> Iterator[Copies]
 
 
 def assert_begins_anew(
-    directory: Path, versions: Copies, machine: Machine | None = None
+    directory: Path, versions: Copies, machine: UnsyncedFileSystem | None = None
 ) -> None:
     """Check that the next start knows nothing of some versions."""
     with mounted(directory, machine) as later:
@@ -286,16 +289,15 @@ def test_start_after_another_boot_begins_a_new_epoch(
     assert_begins_anew(tmp_path, versions, machine)
 
 
-class StubbornDisk(ProcessFileSystem):
-    """A disk on which HOT.txt cannot be removed or replaced."""
+def refuse(disk: UnsyncedFileSystem, call: str) -> None:
+    """Let HOT.txt not be removed or replaced."""
 
-    refuses = ""
-
-    def before_call(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """Refuse a call for HOT.txt."""
-        super().before_call(name, arguments)
-        if name == self.refuses and arguments[-1].endswith("HOT.txt"):
+    def refused(*paths: str) -> None:
+        if paths[-1].endswith("HOT.txt"):
             raise PermissionError(13, "Permission denied")
+        getattr(UnsyncedFileSystem, call)(*([disk] if call == "unlink" else []), *paths)
+
+    setattr(disk, call, refused)
 
 
 @pytest.mark.parametrize("call", ["unlink", "rename"])
@@ -303,16 +305,16 @@ def test_disk_that_refuses_begins_a_new_epoch(
     tmp_path: Path, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The start and the stop go on; one line is logged."""
-    disk: Any = StubbornDisk(UnsyncedFileSystem())
+    disk = UnsyncedFileSystem()
     if call == "rename":
-        disk.refuses = call
+        refuse(disk, call)
     with mounted(tmp_path, disk) as versions:
         versions.promote(b"a")
-    disk.refuses = call
+    refuse(disk, call)
     with mounted(tmp_path, disk) as later:
         assert not continues(later, versions)
         assert not later.may_hold(b"a")
-        disk.refuses = ""
+        delattr(disk, call)
     assert "hot.snapshot_failed" in caplog.text
     with mounted(tmp_path, disk) as latest:
         assert continues(latest, later)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from base64 import b64encode
 from itertools import product
 from pathlib import Path
@@ -191,20 +192,20 @@ def test_keys_are_those_of_http(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_is_an_answer(talk: Talk, *, is_quiet: bool) -> None:
     """With its reason, unless none is wanted; the old value stays."""
     talk.say("set a 0 0 1;5")
-    talk.disk.refuses_writes = True
+    talk.disk.failing["pwritev"] = errno.ENOSPC
     put = ("set a 0 0 1;x", "append a 0 0 1;x")
     for line in (*put, "incr a 1", "touch a 10", "delete a"):
         words, *value = line.split(";")
         reply = talk.say(";".join([words + " noreply" * is_quiet, *value]))
         assert reply == "" if is_quiet else reply.startswith("SERVER_ERROR ")
-    talk.disk.refuses_writes = False
+    talk.disk.recover()
     assert talk.say("get a") == "VALUE a 0 1;5;END"
 
 
 def test_a_read_that_fails_ends_a_get(talk: Talk) -> None:
     """No key after it is looked up, and no END follows."""
     talk.say("set a 0 0 1;x;set b 0 0 1;x")
-    talk.disk.refuses_reads = True
+    talk.disk.failing["pread"] = errno.EIO
     for name in ("get", "gets"):
         error, last = talk.say(f"{name} x a b;mn").split(";")
         assert error.startswith("SERVER_ERROR the disk cannot be read")
@@ -213,7 +214,7 @@ def test_a_read_that_fails_ends_a_get(talk: Talk) -> None:
 
 def test_a_disk_that_refuses_answers_a_quiet_request(talk: Talk) -> None:
     """With the status that memcached has for want of memory, and the reason."""
-    talk.disk.refuses_writes = True
+    talk.disk.failing["pwritev"] = errno.ENOSPC
     for opcode in (wire.SET, wire.SETQ):
         asked = wire.request(opcode, b"a", b"v", extras=wire.put_extras())
         (reply,) = wire.replies(talk.ask(asked))

@@ -16,8 +16,7 @@ from typing import Any, Final
 import pytest
 from google_crc32c import value as crc32c
 
-from support.native import BareProcess
-from support.stores import UnsyncedFileSystem, open_store
+from support.stores import BareProcess, UnsyncedFileSystem, open_store
 from volcache.store import Store
 from volcache.store._core import _native
 from volcache.store.eviction import HITS_MAX, Rates, Thresholds

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.native import BareProcess
-from support.stores import UnsyncedFileSystem, open_store
+from support.stores import BareProcess, UnsyncedFileSystem, open_store
 from support.tables import each_row
 from volcache.errors import GeometryError
 from volcache.store import native

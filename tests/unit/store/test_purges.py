@@ -411,7 +411,7 @@ def test_a_line_that_a_kill_has_torn_is_no_purge() -> None:
     store.purge(b"b/")
     torn: list[SimulatedFileSystem] = []
 
-    def watch(name: str, data: bytes, _file: object, _offset: int) -> None:
+    def watch(name: str, data: bytes) -> None:
         if name == "pwritev" and data.endswith(b"\n") and b" a/ " in data:
             torn.extend(fs.after_kill(torn=count) for count in range(1, len(data) + 1))
 
