@@ -354,9 +354,11 @@ static bool ends_with(FILE *file, const char *text) {
 
 static bool is_cold;
 
-static ssize_t test_pread_cached(void *context, int fd, void *buffer, size_t length, off_t offset) {
+static ssize_t test_preadv(void *context, int fd, const struct iovec *parts, int count,
+                           off_t offset, bool is_cached) {
     errno = EAGAIN;
-    return is_cold ? -1 : vc_os_calls.pread(context, fd, buffer, length, offset);
+    if (is_cached && is_cold) return -1;
+    return vc_os_calls.preadv(context, fd, parts, count, offset, false);
 }
 
 /* What another key, a purge, a tombstone or the disk hides. */
@@ -450,7 +452,7 @@ int main(void) {
     static const vc_policy policy = {.hit_rate = 1, .tokens_max = 1e9};
     static const vc_segment segment = {0, 1};
     vc_calls calls = vc_os_calls;
-    calls.pread_cached = test_pread_cached;
+    calls.preadv = test_preadv;
     core = vc_core_new(&calls, hash_key, 1 << 24, 4, 0);
     CHECK(core && vc_core_set_policy(core, &policy));
     slot = vc_core_add_volume(core, 1);

@@ -106,8 +106,7 @@ static void open_store(bool syncs) {
     how.syncs = syncs;
     calls = vc_os_calls;
     calls.fdatasync = test_sync;
-    calls.pread = hidden_pread;
-    calls.pread_cached = hidden_pread_cached;
+    calls.preadv = slow_preadv;
     calls.pwritev = hidden_pwritev;
     volume = memfd_create("volume", MFD_CLOEXEC);
     CHECK(volume >= 0 && !ftruncate(volume, VOLUME_BYTES));

@@ -27,20 +27,18 @@ static vc_core *test_core;
 static vc_writer writer;
 static int reads; /* that are not ended */
 
-static ssize_t test_pread(void *context, int fd, void *buffer, size_t length, off_t offset) {
+static ssize_t test_preadv(void *context, int fd, const struct iovec *parts, int count,
+                           off_t offset, bool is_cached) {
+    size_t length = parts->iov_len;
     (void)context;
-    CHECK(fd == FD && offset > 0 && offset < VOLUME_BYTES);
-    if (length > VOLUME_BYTES - (size_t)offset) length = VOLUME_BYTES - (size_t)offset;
-    memcpy(buffer, volume + offset, length);
-    return (ssize_t)length;
-}
-
-static ssize_t test_pread_cached(void *context, int fd, void *buffer, size_t length, off_t offset) {
-    if (is_cold()) {
+    CHECK(fd == FD && count == 1 && offset > 0 && offset < VOLUME_BYTES);
+    if (is_cached && is_cold()) {
         errno = EAGAIN;
         return -1;
     }
-    return test_pread(context, fd, buffer, length, offset);
+    if (length > VOLUME_BYTES - (size_t)offset) length = VOLUME_BYTES - (size_t)offset;
+    memcpy(parts->iov_base, volume + offset, length);
+    return (ssize_t)length;
 }
 
 /* Writes at most 50 bytes of a volume at once, unless it is a large value. */
@@ -66,10 +64,8 @@ static int test_sync(void *context, int fd) {
     return 0;
 }
 
-static const vc_calls calls = {.pread = test_pread,
-                               .pread_cached = test_pread_cached,
-                               .pwritev = test_pwritev,
-                               .fdatasync = test_sync};
+static const vc_calls calls = {
+    .preadv = test_preadv, .pwritev = test_pwritev, .fdatasync = test_sync};
 
 static bool test_lookup(vc_core *of, const uint8_t *key, size_t length, uint64_t size_max,
                         vc_lookup *found) {

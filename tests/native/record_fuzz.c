@@ -60,9 +60,10 @@ static size_t types_of(const uint8_t *record) {
 /* --- System calls -------------------------------------------------------------------- */
 
 static ssize_t fake_preadv(void *context, int fd, const struct iovec *parts, int count,
-                           off_t offset) {
+                           off_t offset, bool is_cached) {
     disk *from = context;
     size_t done = 0;
+    (void)is_cached;
     CHECK(fd == 7 && offset >= 0);
     if (from->error) {
         errno = from->error;
@@ -77,11 +78,6 @@ static ssize_t fake_preadv(void *context, int fd, const struct iovec *parts, int
         left -= part;
     }
     return (ssize_t)done;
-}
-
-static ssize_t fake_pread(void *context, int fd, void *buffer, size_t length, off_t offset) {
-    struct iovec one = {buffer, length};
-    return fake_preadv(context, fd, &one, 1, offset);
 }
 
 /* --- One record ---------------------------------------------------------------------- */
@@ -264,7 +260,7 @@ static vc_scan *new_scan(disk *from, vc_calls *calls, const vc_segment *whole, u
     static vc_scan scan;
     size_t cut = next_random(state) % 2 ? 1 + next_random(state) % 300 : SIZE_MAX;
     *from = (disk){.data = from->data, .length = from->length, .cut = cut};
-    *calls = (vc_calls){.pread = fake_pread, .context = from};
+    *calls = (vc_calls){.preadv = fake_preadv, .context = from};
     uint64_t start = next_random(state) % 2 ? 0 : offset;
     scan = (vc_scan){
         .ahead = vc_read_ahead_new(calls, 7, start, from->length, VC_READ_AHEAD_PIECE_BYTES),
@@ -410,7 +406,7 @@ static void check_volume(const uint8_t *data, size_t length, uint64_t *state) {
     uint16_t volume = (uint16_t)get(data + AT_VOLUME, 2);
     static disk from;
     static vc_core *core; /* the same for all: to make one takes longer than a volume */
-    vc_calls calls = {.pread = fake_pread, .preadv = fake_preadv, .context = &from};
+    vc_calls calls = {.preadv = fake_preadv, .context = &from};
     core = core ? core : vc_core_new(&calls, hash_key, 1 << 24, 64, 0);
     CHECK(core);
     from = (disk){.data = data, .length = length, .cut = SIZE_MAX};

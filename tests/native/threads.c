@@ -79,19 +79,6 @@ static size_t make_key(uint8_t out[KEY_BYTES_MAX], uint32_t key) {
 
 /* --- System calls -------------------------------------------------------------------- */
 
-static ssize_t slow_preadv(void *context, int fd, const struct iovec *parts, int count,
-                           off_t offset) {
-    ssize_t total = 0;
-    for (int i = 0; i < count; i++) {
-        ssize_t got = slow_pread(context, fd, parts[i].iov_base, parts[i].iov_len,
-                                 offset + (off_t)total);
-        if (got < 0) return got;
-        total += got;
-        if ((size_t)got < parts[i].iov_len) break;
-    }
-    return total;
-}
-
 static ssize_t failing_pwritev(void *context, int fd, const struct iovec *parts, int count,
                                off_t offset) {
     static _Thread_local unsigned calls;
@@ -111,7 +98,6 @@ static int failing_sync(void *context, int fd) {
 
 static vc_calls system_calls(void) {
     vc_calls calls = vc_os_calls;
-    calls.pread = slow_pread;
     calls.preadv = slow_preadv;
     calls.pwritev = failing_pwritev;
     calls.fdatasync = failing_sync;

@@ -63,18 +63,6 @@ static inline bool must_be_found(uint32_t key, uint64_t before) {
 
 /* --- The volumes ---------------------------------------------------------------------- */
 
-/* A read is not atomic: some are slow, so that the record changes meanwhile. */
-static inline ssize_t slow_pread(void *context, int fd, void *buffer, size_t length, off_t offset) {
-    static _Thread_local unsigned calls;
-    size_t first = length;
-    if (calls++ % 4 == 0) first = length < 300 ? length / 2 : 300;
-    ssize_t got = hidden_pread(context, fd, buffer, first, offset);
-    if (got < 0 || (size_t)got < first || first == length) return got;
-    for (int left = 60; left > 0; left--) sched_yield();
-    got = hidden_pread(context, fd, (char *)buffer + first, length - first, offset + (off_t)first);
-    return got < 0 ? got : got + (ssize_t)first;
-}
-
 static inline void open_files(void) {
     char folder[] = "/tmp/volumes.XXXXXX", path[64];
     CHECK(mkdtemp(folder));

@@ -90,7 +90,6 @@ cdef class Calls:
         self.table = vc_os_calls
         self.table.context = <void *>self
         if fs.pread is not os.pread:
-            self.table.pread = self.table.pread_cached = python_pread
             self.table.preadv = python_preadv
         if fs.pwritev is not os.pwritev:
             self.table.pwritev = python_pwritev
@@ -120,15 +119,8 @@ cdef class Calls:
         return -1
 
 
-cdef ssize_t python_pread(
-    void *context, int fd, void *buffer, size_t length, off_t offset
-) noexcept with gil:
-    cdef iovec part = iovec(buffer, length)
-    return python_preadv(context, fd, &part, 1, offset)
-
-
 cdef ssize_t python_preadv(
-    void *context, int fd, const iovec *parts, int count, off_t offset
+    void *context, int fd, const iovec *parts, int count, off_t offset, bint is_cached
 ) noexcept with gil:
     cdef Calls calls = <Calls>context
     cdef bytes data

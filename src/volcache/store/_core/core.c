@@ -30,19 +30,12 @@ enum {
 
 /* --- System calls ------------------------------------------------------------------ */
 
-static ssize_t os_pread(void *context, int fd, void *buffer, size_t length, off_t offset) {
+static ssize_t os_preadv(void *context, int fd, const struct iovec *parts, int count, off_t offset,
+                         bool is_cached) {
     (void)context;
-    return pread(fd, buffer, length, offset);
-}
-static ssize_t os_pread_cached(void *context, int fd, void *buffer, size_t length, off_t offset) {
-    (void)context;
-    struct iovec part = {buffer, length};
-    return preadv2(fd, &part, 1, offset, RWF_NOWAIT);
-}
-static ssize_t os_preadv(void *context, int fd, const struct iovec *parts, int count,
-                         off_t offset) {
-    (void)context;
-    return preadv(fd, parts, count, offset);
+    /* It is the cheapest one. */
+    if (count == 1 && !is_cached) return pread(fd, parts->iov_base, parts->iov_len, offset);
+    return preadv2(fd, parts, count, offset, is_cached ? RWF_NOWAIT : 0);
 }
 static ssize_t os_pwritev(void *context, int fd, const struct iovec *parts, int count,
                           off_t offset) {
@@ -53,7 +46,7 @@ static int os_fdatasync(void *context, int fd) {
     (void)context;
     return fdatasync(fd);
 }
-const vc_calls vc_os_calls = {os_pread, os_pread_cached, os_preadv, os_pwritev, os_fdatasync, NULL};
+const vc_calls vc_os_calls = {os_preadv, os_pwritev, os_fdatasync, NULL};
 
 /* --- The write lock ---------------------------------------------------------------- */
 
@@ -602,9 +595,7 @@ bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool co
 
 bool vc_core_is_cached(vc_core *core, const vc_lookup *at, uint64_t offset) {
     uint8_t byte;
-    const vc_calls *calls = &core->calls;
-    return calls->pread_cached(calls->context, at->fd, &byte, 1, (off_t)(at->offset + offset)) >=
-               0 ||
+    return vc_pread(&core->calls, at->fd, &byte, 1, at->offset + offset, true) >= 0 ||
            errno != EAGAIN;
 }
 
@@ -617,9 +608,7 @@ vc_status vc_core_check(vc_core *core, const uint8_t *key, size_t key_length, co
 
 vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_length,
                               const vc_lookup *at, uint8_t *record_bytes, vc_record *record) {
-    const vc_calls *calls = &core->calls;
-    ssize_t got = calls->pread_cached(calls->context, at->fd, record_bytes, at->size,
-                                      (off_t)at->offset);
+    ssize_t got = vc_pread(&core->calls, at->fd, record_bytes, at->size, at->offset, true);
     if (got < 0) return errno == EAGAIN ? VC_COLD : VC_IO_ERROR;
     vc_status status = check_record(core, key, key_length, at, record_bytes, (size_t)got, NULL, 0,
                                     (size_t)got, record);
@@ -635,13 +624,9 @@ vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length, con
                        uint8_t *head, size_t split, uint8_t *value, size_t room,
                        vc_record *record) {
     const vc_calls *calls = &core->calls;
-    ssize_t got;
-    if (room) {
-        struct iovec parts[2] = {{head, split}, {value, room}};
-        got = calls->preadv(calls->context, at->fd, parts, 2, (off_t)at->offset);
-    } else {
-        got = calls->pread(calls->context, at->fd, head, split, (off_t)at->offset);
-    }
+    struct iovec parts[2] = {{head, split}, {value, room}};
+    ssize_t got = calls->preadv(calls->context, at->fd, parts, room ? 2 : 1, (off_t)at->offset,
+                                false);
     if (got < 0) return VC_IO_ERROR;
     return check_record(core, key, key_length, at, head, split, value, room, (size_t)got, record);
 }
@@ -1065,14 +1050,12 @@ size_t vc_core_group_commit(vc_core *core, vc_put *const *puts, size_t count) {
 /* Read the header of a record, from the disk only if the caller `waits`. */
 static vc_status core_read_header(vc_core *core, const vc_lookup *at, size_t key_length, bool waits,
                                   uint8_t head[VC_PREFIX_BYTES_MAX], vc_record *record) {
-    const vc_calls *calls = &core->calls;
     size_t length = VC_HEAD_BYTES_MAX(key_length);
     vc_status status = VC_SHORT;
     /* Twice, if another key has the same fingerprint and is longer. */
     for (int reads = 0; reads < 2 && status == VC_SHORT; reads++) {
         if (length > at->size) length = at->size;
-        ssize_t got = (waits ? calls->pread : calls->pread_cached)(calls->context, at->fd, head,
-                                                                   length, (off_t)at->offset);
+        ssize_t got = vc_pread(&core->calls, at->fd, head, length, at->offset, !waits);
         if (got < 0) return VC_IO_ERROR;
         status = vc_record_decode(head, (size_t)got, at->salt, at->volume, at->offset, record);
         length = record->prefix;
@@ -1220,14 +1203,13 @@ static bool take_entry(void *context, const uint8_t *key, size_t length, uint64_
 }
 
 vc_status vc_core_load(vc_core *core, uint32_t slot, int fd, vc_lines *lines) {
-    const vc_calls *calls = &core->calls;
     size_t room = LOAD_WINDOW_BYTES, filled = 0;
     uint64_t at = lines->file_end;
     uint8_t *window = malloc(room);
     vc_status status = window ? VC_OK : VC_NO_MEMORY;
     loading to = {core, slot, VC_OK};
     while (status == VC_OK) {
-        ssize_t got = calls->pread(calls->context, fd, window + filled, room - filled, (off_t)at);
+        ssize_t got = vc_pread(&core->calls, fd, window + filled, room - filled, at, false);
         if (got < 0) status = VC_IO_ERROR;
         if (got <= 0) break;
         at += (uint64_t)got;

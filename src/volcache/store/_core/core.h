@@ -34,11 +34,10 @@
 /* The system calls of the core, so that tests can fail any of them. They return -1 with errno
  * on an error, like the calls that they are named after. */
 typedef struct {
-    ssize_t (*pread)(void *context, int fd, void *buffer, size_t length, off_t offset);
-    /* The same, but only what is in memory: EAGAIN if the first byte is not, and fewer bytes if
-     * a later one is not. EOPNOTSUPP: the file system cannot tell. */
-    ssize_t (*pread_cached)(void *context, int fd, void *buffer, size_t length, off_t offset);
-    ssize_t (*preadv)(void *context, int fd, const struct iovec *parts, int count, off_t offset);
+    /* `is_cached`: only what is in memory. EAGAIN if the first byte is not, and fewer bytes if a
+     * later one is not; EOPNOTSUPP: the file system cannot tell. */
+    ssize_t (*preadv)(void *context, int fd, const struct iovec *parts, int count, off_t offset,
+                      bool is_cached);
     ssize_t (*pwritev)(void *context, int fd, const struct iovec *parts, int count, off_t offset);
     int (*fdatasync)(void *context, int fd);
     void *context;

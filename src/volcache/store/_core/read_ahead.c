@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core_parts.h"
+
 enum {
     PIECES = 8,
     /* All of them fit an L2 cache. */
@@ -54,8 +56,7 @@ static void add_unreadable(vc_read_ahead *ahead, uint64_t sector) VC_REQUIRES(ah
 }
 
 static ssize_t read_at(const vc_read_ahead *ahead, uint8_t *to, size_t length, uint64_t offset) {
-    const vc_calls *calls = ahead->calls;
-    return calls->pread(calls->context, ahead->fd, to, length, (off_t)offset);
+    return vc_pread(ahead->calls, ahead->fd, to, length, offset, false);
 }
 
 /* Read each sector by itself, after all together could not be. */
@@ -136,7 +137,7 @@ vc_read_ahead *vc_read_ahead_new(const vc_calls *calls, int fd, uint64_t start, 
     pthread_cond_init(&ahead->is_read, NULL);
     pthread_cond_init(&ahead->is_taken, NULL);
     go_to(ahead, start);
-    if (calls->pread == vc_os_calls.pread && piece == VC_READ_AHEAD_PIECE_BYTES &&
+    if (calls->preadv == vc_os_calls.preadv && piece == VC_READ_AHEAD_PIECE_BYTES &&
         start + piece < end)
         ahead->has_thread = !pthread_create(&ahead->thread, NULL, read_pieces, ahead);
     return ahead;

@@ -150,8 +150,7 @@ static vc_status read_whole(vc_reclaim *reclaim, const member *one, uint64_t siz
     vc_core_lock(core);
     vc_place at = core->places[reclaim->slot];
     vc_core_unlock(core);
-    ssize_t got = core->calls.pread(core->calls.context, at.fd, reclaim->buffer, size,
-                                    (off_t)one->offset);
+    ssize_t got = vc_pread(&core->calls, at.fd, reclaim->buffer, size, one->offset, false);
     if (got < 0) return VC_IO_ERROR;
     uint64_t salt = vc_core_salt_at(&at, one->offset);
     vc_status status = vc_record_decode(reclaim->buffer, (size_t)got, salt, at.volume, one->offset,
