@@ -6,7 +6,7 @@
 #include "record.h"
 
 enum {
-    BUCKETS_MIN = 64,
+    BUCKETS = 1 << 16, /* most are never touched, and take no memory then */
     SWEEP_STEPS = 64,
     WORD_BITS = 64,
     WORDS = (VC_KEY_BYTES_MAX + 1) / WORD_BITS,
@@ -17,11 +17,11 @@ enum {
 
 struct vc_purges {
     uint64_t factor, newest_us;
-    size_t count, bytes, mask, wider_mask;
-    vc_purge **buckets, **wider; /* `wider`: NULL, or the next ones */
+    size_t count, bytes;
     vc_purge *oldest, *newest, *reserved;
     uint64_t lengths[WORDS];               /* a bit for each length of a prefix that occurs */
     uint32_t counts[VC_KEY_BYTES_MAX + 1]; /* of prefixes, by length */
+    vc_purge *buckets[BUCKETS];
 };
 
 static uint32_t hash_on(const vc_purges *purges, uint32_t hash, const uint8_t *data,
@@ -36,15 +36,9 @@ static uint32_t hash_on(const vc_purges *purges, uint32_t hash, const uint8_t *d
 }
 
 vc_purges *vc_purges_new(uint64_t secret) {
-    /* Most of it stays as it is, and takes no memory then. */
     vc_purges *purges = calloc(1, sizeof(vc_purges));
-    if (!purges) return NULL;
-    purges->factor = 256 + secret % (PRIME - 256);
-    purges->mask = BUCKETS_MIN - 1;
-    purges->buckets = calloc(BUCKETS_MIN, sizeof(vc_purge *));
-    if (purges->buckets) return purges;
-    free(purges);
-    return NULL;
+    if (purges) purges->factor = 256 + secret % (PRIME - 256);
+    return purges;
 }
 
 void vc_purges_free(vc_purges *purges) {
@@ -54,20 +48,12 @@ void vc_purges_free(vc_purges *purges) {
         free(one);
     }
     free(purges->reserved);
-    free(purges->wider);
-    free(purges->buckets);
     free(purges);
 }
 
 /* --- Changes ----------------------------------------------------------------------- */
 
 bool vc_purges_reserve(vc_purges *purges, const uint8_t *prefix, size_t length) {
-    if (purges->count > purges->mask && !purges->wider) {
-        size_t size = 2 * (purges->mask + 1);
-        purges->wider = calloc(size, sizeof(vc_purge *));
-        if (!purges->wider) return false;
-        purges->wider_mask = size - 1;
-    }
     vc_purge *one = malloc(sizeof(vc_purge) + length);
     if (!one) return false;
     one->hash = hash_on(purges, 0, prefix, length);
@@ -78,24 +64,18 @@ bool vc_purges_reserve(vc_purges *purges, const uint8_t *prefix, size_t length) 
     return true;
 }
 
-static vc_purge **purges_bucket_of(const vc_purges *purges, uint32_t hash) {
-    return &purges->buckets[hash & purges->mask];
-}
-
-static void widen(vc_purges *purges) {
-    free(purges->buckets);
-    purges->buckets = purges->wider;
-    purges->mask = purges->wider_mask;
-    purges->wider = NULL;
-    for (vc_purge *one = purges->oldest; one; one = one->newer) {
-        vc_purge **bucket = purges_bucket_of(purges, one->hash);
-        one->next = *bucket;
-        *bucket = one;
-    }
+/* Return the purge of a prefix, if there is one that was made at `us` or later. */
+static vc_purge *find_since(const vc_purges *purges, uint32_t hash, const uint8_t *prefix,
+                            size_t length, uint64_t us) {
+    vc_purge *one = purges->buckets[hash % BUCKETS];
+    while (one && (one->us < us || one->hash != hash || one->length != length ||
+                   memcmp(one->prefix, prefix, length)))
+        one = one->next;
+    return one;
 }
 
 static void purges_add(vc_purges *purges, vc_purge *one) {
-    vc_purge **bucket = purges_bucket_of(purges, one->hash);
+    vc_purge **bucket = &purges->buckets[one->hash % BUCKETS];
     one->next = *bucket;
     *bucket = one;
     one->older = purges->newest;
@@ -109,7 +89,7 @@ static void purges_add(vc_purges *purges, vc_purge *one) {
 }
 
 static void remove_one(vc_purges *purges, vc_purge *one) {
-    vc_purge **at = purges_bucket_of(purges, one->hash);
+    vc_purge **at = &purges->buckets[one->hash % BUCKETS];
     while (*at != one) at = &(*at)->next;
     *at = one->next;
     *(one->older ? &one->older->newer : &purges->oldest) = one->newer;
@@ -126,10 +106,7 @@ void vc_purges_commit(vc_purges *purges, uint64_t us, uint64_t seq) {
     purges->reserved = NULL;
     one->us = us;
     one->seq = seq;
-    if (purges->wider) widen(purges);
-    vc_purge *same = *purges_bucket_of(purges, one->hash);
-    while (same && (same->length != one->length || memcmp(same->prefix, one->prefix, one->length)))
-        same = same->next;
+    vc_purge *same = find_since(purges, one->hash, one->prefix, one->length, 0);
     if (same) remove_one(purges, same);
     purges_add(purges, one);
     if (us > purges->newest_us) purges->newest_us = us;
@@ -153,15 +130,6 @@ vc_purge *vc_purges_sweep(vc_purges *purges, vc_purge *one) {
 
 /* --- Questions --------------------------------------------------------------------- */
 
-static bool has_since(const vc_purges *purges, uint32_t hash, const uint8_t *prefix, size_t length,
-                      uint64_t us) {
-    for (const vc_purge *one = *purges_bucket_of(purges, hash); one; one = one->next)
-        if (one->us >= us && one->hash == hash && one->length == length &&
-            !memcmp(one->prefix, prefix, length))
-            return true;
-    return false;
-}
-
 bool vc_purges_cover(const vc_purges *purges, const uint8_t *key, size_t length,
                      uint64_t stored_us) {
     uint32_t hash = 0;
@@ -172,7 +140,7 @@ bool vc_purges_cover(const vc_purges *purges, const uint8_t *key, size_t length,
             if (end > length) return false;
             hash = hash_on(purges, hash, key + at, end - at);
             at = end;
-            if (has_since(purges, hash, key, end, stored_us)) return true;
+            if (find_since(purges, hash, key, end, stored_us)) return true;
         }
     }
     return false;
