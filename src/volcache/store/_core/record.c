@@ -4,23 +4,28 @@
 
 #include "crc32c.h"
 
-/* The fields by their offset, as in docs/FORMAT.md. */
+/* The numbers behind the identity: field, offset and bytes, as in docs/FORMAT.md. */
+#define EACH_NUMBER(DO)        \
+    DO(key_length, 12, 2)      \
+    DO(type_length, 14, 1)     \
+    DO(encoding_length, 15, 1) \
+    DO(length, 16, 4)          \
+    DO(checksum, 20, 4)        \
+    DO(flags, 24, 4)           \
+    DO(unsynced, 28, 4)        \
+    DO(offset, 32, 8)          \
+    DO(stored_us, 40, 8)       \
+    DO(expires_ms, 48, 8)      \
+    DO(volume, 56, 2)          \
+    DO(kind, 58, 1)            \
+    DO(cache_length, 59, 1)
+#define TAKE(field, at, bytes) \
+    record->field = (__typeof__(record->field))record_get(data + (at), bytes);
+#define WRITE(field, at, bytes) record_set(out + (at), bytes, record->field);
+
 enum {
-    AT_VERSION = 3,
     AT_SALT = 4,
-    AT_KEY_LENGTH = 12,
-    AT_TYPE_LENGTH = 14,
-    AT_ENCODING_LENGTH = 15,
-    AT_LENGTH = 16,
-    AT_CHECKSUM = 20,
-    AT_FLAGS = 24,
-    AT_UNSYNCED = 28,
     AT_OFFSET = 32,
-    AT_STORED = 40,
-    AT_EXPIRES = 48,
-    AT_VOLUME = 56,
-    AT_KIND = 58,
-    AT_CACHE_LENGTH = 59,
     CHECKSUM_BYTES = 4,
     /* Of longer parts before a value no bit is corrected: to try each would take too long. */
     CORRECTED_BYTES_MAX = 4096,
@@ -55,13 +60,9 @@ void vc_record_identity(uint8_t out[VC_IDENTITY_BYTES], uint64_t salt) {
     record_set(out + AT_SALT, 8, salt);
 }
 
-/* Take the lengths from the fixed part of a record. */
-static void take_lengths(const uint8_t *data, vc_record *record) {
-    record->key_length = (uint16_t)record_get(data + AT_KEY_LENGTH, 2);
-    record->type_length = data[AT_TYPE_LENGTH];
-    record->encoding_length = data[AT_ENCODING_LENGTH];
-    record->cache_length = data[AT_CACHE_LENGTH];
-    record->length = (uint32_t)record_get(data + AT_LENGTH, 4);
+/* Take the numbers from the fixed part of a record. */
+static void take_numbers(const uint8_t *data, vc_record *record) {
+    EACH_NUMBER(TAKE)
     record->prefix = VC_OVERHEAD_BYTES + (uint32_t)vc_record_types(record) + record->key_length;
     record->size = (uint64_t)record->prefix + record->length;
 }
@@ -69,7 +70,7 @@ static void take_lengths(const uint8_t *data, vc_record *record) {
 uint32_t vc_record_prefix(const uint8_t *data, size_t length) {
     vc_record record;
     if (length < VC_FIXED_BYTES) return VC_FIXED_BYTES;
-    take_lengths(data, &record);
+    take_numbers(data, &record);
     return record.prefix;
 }
 
@@ -79,19 +80,11 @@ static vc_status decode(const uint8_t *data, size_t length, uint64_t salt, uint1
     if (length <= VC_OVERHEAD_BYTES || memcmp(data, MAGIC, sizeof MAGIC) ||
         record_get(data + AT_SALT, 8) != salt)
         return VC_DAMAGED;
-    take_lengths(data, record);
+    take_numbers(data, record);
     if (record->prefix > length) return VC_SHORT;
     uint32_t checked = record->prefix - CHECKSUM_BYTES;
     if (vc_crc32c(0, data, checked) != record_get(data + checked, CHECKSUM_BYTES))
         return VC_DAMAGED;
-    record->checksum = (uint32_t)record_get(data + AT_CHECKSUM, 4);
-    record->flags = (uint32_t)record_get(data + AT_FLAGS, 4);
-    record->unsynced = (uint32_t)record_get(data + AT_UNSYNCED, 4);
-    record->offset = record_get(data + AT_OFFSET, 8);
-    record->stored_us = record_get(data + AT_STORED, 8);
-    record->expires_ms = record_get(data + AT_EXPIRES, 8);
-    record->volume = (uint16_t)record_get(data + AT_VOLUME, 2);
-    record->kind = data[AT_KIND];
     record->type = data + VC_FIXED_BYTES;
     record->key = record->type + vc_record_types(record);
     bool is_there = record->offset == offset && record->volume == volume;
@@ -137,19 +130,7 @@ bool vc_record_correct(uint8_t *data, size_t length, uint64_t salt, uint16_t vol
 size_t vc_record_encode(uint8_t *out, uint64_t salt, const vc_record *record, const uint8_t *type,
                         const uint8_t *encoding, const uint8_t *cache, const uint8_t *key) {
     vc_record_identity(out, salt);
-    record_set(out + AT_KEY_LENGTH, 2, record->key_length);
-    out[AT_TYPE_LENGTH] = record->type_length;
-    out[AT_ENCODING_LENGTH] = record->encoding_length;
-    record_set(out + AT_LENGTH, 4, record->length);
-    record_set(out + AT_CHECKSUM, 4, record->checksum);
-    record_set(out + AT_FLAGS, 4, record->flags);
-    record_set(out + AT_UNSYNCED, 4, record->unsynced);
-    record_set(out + AT_OFFSET, 8, record->offset);
-    record_set(out + AT_STORED, 8, record->stored_us);
-    record_set(out + AT_EXPIRES, 8, record->expires_ms);
-    record_set(out + AT_VOLUME, 2, record->volume);
-    out[AT_KIND] = record->kind;
-    out[AT_CACHE_LENGTH] = record->cache_length;
+    EACH_NUMBER(WRITE)
     uint8_t *p = out + VC_FIXED_BYTES;
     if (record->type_length) memcpy(p, type, record->type_length);
     p += record->type_length;
