@@ -33,15 +33,11 @@ typedef struct {
     const uint8_t *digits; /* of the checksum, which covers all before */
     const uint8_t *end;
     const uint8_t *rest; /* the entries after the kept ones begin here */
-    uint64_t volume_end;
-    uint64_t checksum;
-    bool is_sealed;
-    bool is_malformed; /* a line is not an entry */
-    bool is_foreign;   /* it names a segment that is not the next one */
+    bool is_malformed;   /* a line is not an entry */
+    bool is_foreign;     /* it names a segment that is not the next one */
     uint64_t entries;
-    uint64_t last_offset; /* of an entry that is not a deletion */
-    uint64_t furthest;    /* the last end of a record */
-    size_t named;         /* segments, with those of the blocks before */
+    uint64_t furthest; /* the last end of a record */
+    vc_lines after;    /* the state of the reader behind the block, if that counts */
     workspace *space;
 } whole_block;
 
@@ -138,14 +134,17 @@ static bool read_offset(const uint8_t **at, const uint8_t *end, uint64_t *offset
     return *at > start;
 }
 
+static inline int hex_value(uint8_t digit) {
+    if (digit >= '0' && digit <= '9') return digit - '0';
+    digit |= 32;
+    return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
+}
+
 static bool read_hex(const uint8_t **at, const uint8_t *end, int digits, uint64_t *number) {
     *number = 0;
     for (; digits > 0 && *at < end; digits--, ++*at) {
-        uint8_t digit = **at;
-        if (digit >= '0' && digit <= '9') *number = *number << 4 | (uint64_t)(digit - '0');
-        else if (digit >= 'a' && digit <= 'f')
-            *number = *number << 4 | (uint64_t)(digit - 'a' + 10);
-        else return false;
+        if (hex_value(**at) < 0 || (**at >= 'A' && **at <= 'F')) return false;
+        *number = *number << 4 | (uint64_t)hex_value(**at);
     }
     return digits == 0;
 }
@@ -199,12 +198,6 @@ static inline bool lines_read_entry(const uint8_t *line, const uint8_t *end, ent
     return entry->length > 0;
 }
 
-static inline int hex_value(uint8_t digit) {
-    if (digit >= '0' && digit <= '9') return digit - '0';
-    digit |= 32;
-    return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
-}
-
 /* Decode a key; returns its length, or more than KEY_BYTES_MAX if it is longer. A % without
  * two hexadecimal digits stays, as in urllib. */
 static size_t decode_key(uint8_t out[KEY_BYTES_MAX], const uint8_t *text, size_t length) {
@@ -232,27 +225,30 @@ static size_t decode_key(uint8_t out[KEY_BYTES_MAX], const uint8_t *text, size_t
 /* --- Blocks --------------------------------------------------------------------------- */
 
 static bool read_checkpoint(const uint8_t *at, const uint8_t *end, whole_block *block) {
-    if (!read_text(&at, end, "# checkpoint ") || !read_offset(&at, end, &block->volume_end))
+    vc_lines *after = &block->after;
+    uint64_t checksum;
+    if (!read_text(&at, end, "# checkpoint ") || !read_offset(&at, end, &after->volume_end))
         return false;
-    block->is_sealed = read_text(&at, end, " sealed ");
-    if (!block->is_sealed && !read_text(&at, end, " open ")) return false;
+    after->is_sealed = read_text(&at, end, " sealed ");
+    if (!after->is_sealed && !read_text(&at, end, " open ")) return false;
     block->digits = at;
-    if (!read_hex(&at, end, CHECKSUM_DIGITS, &block->checksum) || at != end) return false;
+    if (!read_hex(&at, end, CHECKSUM_DIGITS, &checksum) || at != end) return false;
+    after->checksum = (uint32_t)checksum;
     block->end = end + 1;
     return true;
 }
 
 /* Segments are named in their order, each once. Other comments say nothing. */
-static void check_comment(const vc_lines *lines, const uint8_t *at, const uint8_t *end,
-                          whole_block *block) {
+static void check_comment(const uint8_t *at, const uint8_t *end, whole_block *block) {
+    vc_lines *after = &block->after;
     vc_segment found;
     if (!read_text(&at, end, "# from ") || !read_offset(&at, end, &found.start) ||
         !read_text(&at, end, " salt ") || !read_hex(&at, end, SALT_DIGITS, &found.salt) ||
-        at != end || !lines->segments)
+        at != end || !after->segments)
         return;
-    if (block->named < lines->segment_count && lines->segments[block->named].start == found.start &&
-        lines->segments[block->named].salt == found.salt)
-        block->named++;
+    if (after->named < after->segment_count && after->segments[after->named].start == found.start &&
+        after->segments[after->named].salt == found.salt)
+        after->named++;
     else block->is_foreign = true;
 }
 
@@ -271,7 +267,7 @@ static inline void check_entry(const uint8_t *line, const uint8_t *end, whole_bl
     }
     block->entries++;
     if (!entry.size) return;
-    block->last_offset = entry.offset;
+    block->after.last_offset = entry.offset;
     if (block->furthest < entry.offset + entry.size) block->furthest = entry.offset + entry.size;
 }
 
@@ -279,17 +275,13 @@ static inline void check_entry(const uint8_t *line, const uint8_t *end, whole_bl
  * torn or comes again: nothing is said about it. */
 static bool find_block(const vc_lines *lines, const uint8_t *at, const uint8_t *end,
                        whole_block *block) {
-    *block = (whole_block){
-        .named = lines->named,
-        .last_offset = lines->last_offset,
-        .space = block->space,
-    };
+    *block = (whole_block){.after = *lines, .space = block->space};
     while (at < end) {
         const uint8_t *newline = memchr(at, '\n', (size_t)(end - at));
         if (!newline) return false;
         if (*at != '#') check_entry(at, newline, block);
         else if (read_checkpoint(at, newline, block)) return true;
-        else check_comment(lines, at, newline, block);
+        else check_comment(at, newline, block);
         at = newline + 1;
     }
     return false;
@@ -300,16 +292,18 @@ static bool is_intact(const vc_lines *lines, const uint8_t *start, const whole_b
     uint32_t before = lines->has_checksum ? checksum_behind(lines->checksum) : 0;
     uint32_t crc = vc_crc32c(before, start, covered);
     /* The first checkpoint may be lower than what `volume_end` is before it. */
-    return crc == block->checksum && !block->is_malformed &&
-           (block->volume_end >= lines->volume_end || !lines->has_checksum) &&
-           block->furthest <= block->volume_end && block->volume_end <= VC_VOLUME_BYTES_MAX;
+    uint64_t volume_end = block->after.volume_end;
+    return crc == block->after.checksum && !block->is_malformed &&
+           (volume_end >= lines->volume_end || !lines->has_checksum) &&
+           block->furthest <= volume_end && volume_end <= VC_VOLUME_BYTES_MAX;
 }
 
 /* All segments that begin before the end of the block must be named, and no others. */
-static bool is_ours(const vc_lines *lines, const whole_block *block) {
-    if (!lines->segments) return true;
-    return !block->is_foreign && (block->named == lines->segment_count ||
-                                  lines->segments[block->named].start >= block->volume_end);
+static bool is_ours(const whole_block *block) {
+    const vc_lines *after = &block->after;
+    if (!after->segments) return true;
+    return !block->is_foreign && (after->named == after->segment_count ||
+                                  after->segments[after->named].start >= after->volume_end);
 }
 
 /* Give the entries of a checked block away; false if they are no longer wanted. */
@@ -342,20 +336,16 @@ size_t vc_lines_read(vc_lines *lines, const uint8_t *data, size_t length, vc_lin
     while (!lines->is_damaged && !lines->is_of_clone && used < length &&
            find_block(lines, data + used, data + length, &block)) {
         lines->is_damaged = !is_intact(lines, data + used, &block);
-        lines->is_of_clone = !lines->is_damaged && !is_ours(lines, &block);
+        lines->is_of_clone = !lines->is_damaged && !is_ours(&block);
         if (lines->is_damaged || lines->is_of_clone ||
             !take_entries(data + used, &block, take, context))
             break;
         size_t bytes = (size_t)(block.end - (data + used));
         used += bytes;
-        lines->file_end += bytes;
-        lines->volume_end = block.volume_end;
-        lines->entries += block.entries;
-        lines->last_offset = block.last_offset;
-        lines->checksum = (uint32_t)block.checksum;
-        lines->has_checksum = true;
-        lines->is_sealed = block.is_sealed;
-        lines->named = block.named;
+        block.after.file_end += bytes;
+        block.after.entries += block.entries;
+        block.after.has_checksum = true;
+        *lines = block.after;
     }
     return used;
 }
