@@ -110,12 +110,6 @@ static bool is_refusing(void) {
 
 static uint64_t size_max(uint64_t size) { return class_max(size_class(size)); }
 
-static vc_index_stats stats_now(void) {
-    vc_index_stats stats;
-    vc_index_get_stats(ix, &stats);
-    return stats;
-}
-
 static void forget(model_key *key) {
     if (key->is_present && !key->is_tombstone) {
         slot_live[key->slot].records--;
@@ -155,7 +149,7 @@ static void check_found(model_key *key, bool is_found, const vc_entry *found) {
 static void check_key(model_key *key) {
     vc_entry found;
     bool is_found = vc_index_find(ix, key->fingerprint, &found);
-    vc_guest_lookup at;
+    vc_lookup at;
     check_found(key, is_found, &found);
     if (!guest || !vc_index_is_shared(ix)) return;
     bool is_read = guest_find(guest, key->fingerprint, &at) == VC_GUEST_FOUND;
@@ -167,7 +161,7 @@ static void check_key(model_key *key) {
 /* If entries were displaced, find out which, and forget them. A batch may have set some of
  * them again later. */
 static void reconcile(bool is_batch) {
-    uint64_t lost = stats_now().displaced - displaced, missing = 0;
+    uint64_t lost = vc_index_get_stats(ix).displaced - displaced, missing = 0;
     displaced += lost;
 #ifndef VC_MAY_DISPLACE
     CHECK(lost == 0 || has_refusals);
@@ -240,7 +234,7 @@ static void check_layout(void) {
 }
 
 static void check_everything(void) {
-    vc_index_stats stats = stats_now();
+    vc_index_stats stats = vc_index_get_stats(ix);
     slot_count *counts = calloc(ix->slots, sizeof *counts);
     check_layout();
     for (uint32_t i = 0; i < SEGMENTS; i++) check_segment(i, counts);
@@ -309,7 +303,7 @@ static void set_key(model_key *key, bool is_tombstone, int types) {
     uint64_t offset = random_offset(), size = random_size();
     bool is_kept = vc_index_set(ix, key->fingerprint, slot, offset, size, types, is_tombstone);
     remember(key, slot, offset, size, types, is_tombstone);
-    CHECK(is_kept == (stats_now().displaced == displaced));
+    CHECK(is_kept == (vc_index_get_stats(ix).displaced == displaced));
     reconcile(false);
     check_key(key);
 }
@@ -631,7 +625,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sweep_all(1000);
     while (live_count > 0) reclaim(0);
     sweep_all(1 << 20);
-    CHECK(ix->entries == ix->stale && stats_now().records == 0);
+    CHECK(ix->entries == ix->stale && vc_index_get_stats(ix).records == 0);
     vc_index_free(ix);
     vc_guest_free(guest);
     vc_shared_free(&sharing);

@@ -74,12 +74,6 @@ static bool test_lookup(vc_core *of, const uint8_t *key, size_t length, uint64_t
     return is_found;
 }
 
-static bool test_peek(vc_core *of, const uint8_t *key, size_t length, vc_lookup *found) {
-    bool is_found = vc_core_peek(of, key, length, found);
-    reads += is_found;
-    return is_found;
-}
-
 static void test_end_read(vc_core *of) {
     vc_core_end_read(of);
     reads--;
@@ -89,7 +83,6 @@ static void test_end_read(vc_core *of) {
 static vc_core_functions counting_functions(void) {
     vc_core_functions functions = vc_functions;
     functions.lookup = test_lookup;
-    functions.peek = test_peek;
     functions.end_read = test_end_read;
     return functions;
 }

@@ -474,7 +474,7 @@ static vc_step http_forward_known(vc_http_job *job) {
     if (wanted->stream->is_read || http_is_reserved(job->path) ||
         !vc_tokens_allow(&job->http->settings.may_read,
                          job->request->values[VC_FIELD_AUTHORIZATION]) ||
-        !wanted->by->functions->peek(wanted->by->core, wanted->key, wanted->key_length, &at))
+        !vc_find_record(wanted, false, VC_UNCOUNTED, &at))
         return vc_http_forward(job);
     return vc_http_wait_for_disk(job, &at, false);
 }

@@ -14,9 +14,8 @@ vc_copy_use vc_find_copy(const vc_wanted *wanted, uint8_t item[VC_ITEM_BYTES]) {
 
 bool vc_find_record(const vc_wanted *wanted, bool counts, uint64_t size_max, vc_lookup *at) {
     const vc_executor *by = wanted->by;
-    return counts && !wanted->stream->is_read
-               ? by->functions->lookup(by->core, wanted->key, wanted->key_length, size_max, at)
-               : by->functions->peek(by->core, wanted->key, wanted->key_length, at);
+    if (!counts || wanted->stream->is_read) size_max = VC_UNCOUNTED;
+    return by->functions->lookup(by->core, wanted->key, wanted->key_length, size_max, at);
 }
 
 uint64_t *vc_find_absent(const vc_wanted *wanted, bool counts) {

@@ -828,7 +828,7 @@ cdef class SharedReader:
         cdef uint8_t *into = buffer
         cdef bytes large
         cdef size_t room
-        cdef vc_guest_lookup at
+        cdef vc_lookup at
         cdef vc_record record
         cdef vc_guest_result found = vc_guest_find(self.guest, name, length, &at)
         if found == VC_GUEST_FOUND:

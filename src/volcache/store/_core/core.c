@@ -223,13 +223,10 @@ static void publish_slot(vc_core *core, uint32_t slot) VC_REQUIRES(core->mutex) 
     vc_shared_slot *to = &vc_shared_slots(core->shared)[slot];
     vc_shared_begin(&core->shared->slot_sequence);
     to->volume = at->volume;
-    to->count = !at->segments                 ? 0
-                : at->count > VC_SHARED_SALTS ? VC_SHARED_SALTS + 1
-                                              : (uint16_t)at->count;
-    for (size_t i = 0; i < to->count && to->count <= VC_SHARED_SALTS; i++) {
-        to->segments[i].start = at->segments[i].start;
-        to->segments[i].salt = at->segments[i].salt;
-    }
+    size_t count = at->segments ? at->count : 0;
+    to->count = count > VC_SHARED_SALTS ? VC_SHARED_SALTS + 1 : (uint16_t)count;
+    for (size_t i = 0; i < count && count <= VC_SHARED_SALTS; i++)
+        to->segments[i] = at->segments[i];
     vc_shared_end(&core->shared->slot_sequence);
 }
 
@@ -292,19 +289,13 @@ static void add_tokens(vc_core *core, double tokens) VC_REQUIRES(core->mutex) {
     core->tokens = tokens < core->policy.tokens_max ? tokens : core->policy.tokens_max;
 }
 
-static uint64_t displaced_of(const vc_core *core) VC_REQUIRES(core->mutex) {
-    vc_index_stats stats;
-    vc_index_get_stats(core->index, &stats);
-    return stats.displaced;
-}
-
 unsigned vc_core_ring_for(vc_core *core, const uint8_t *key, size_t length) {
     if (!core->has_policy) return VC_MAIN;
-    uint64_t fingerprint = vc_core_hash(core, key, length);
+    uint64_t fingerprint = vc_core_fingerprint(core, key, length);
     vc_entry entry;
     unsigned ring;
     vc_core_lock(core);
-    if (displaced_of(core) != core->displaced_seen) ring = VC_RING_UNKNOWN;
+    if (vc_index_get_stats(core->index).displaced != core->displaced_seen) ring = VC_RING_UNKNOWN;
     else if (vc_index_find(core->index, fingerprint, &entry))
         ring = vc_index_ring(core->index, entry.slot);
     else if (core->displaced_seen || vc_ghost_has(&core->ghost, fingerprint) ||
@@ -317,13 +308,13 @@ unsigned vc_core_ring_for(vc_core *core, const uint8_t *key, size_t length) {
 
 void vc_core_accept_displaced(vc_core *core) {
     vc_core_lock(core);
-    core->displaced_seen = displaced_of(core);
+    core->displaced_seen = vc_index_get_stats(core->index).displaced;
     vc_core_unlock(core);
 }
 
 void vc_core_miss(vc_core *core, const uint8_t *key, size_t length) {
     if (!core->has_policy) return;
-    uint64_t fingerprint = vc_core_hash(core, key, length);
+    uint64_t fingerprint = vc_core_fingerprint(core, key, length);
     vc_core_lock(core);
     vc_ghost_add(&core->missed, fingerprint);
     vc_core_unlock(core);
@@ -350,7 +341,7 @@ static void count_older(vc_core *core, uint64_t stored_us) {
 }
 
 bool vc_core_hit(vc_core *core, const uint8_t *key, size_t length, uint64_t stored_us) {
-    uint64_t fingerprint = vc_core_hash(core, key, length);
+    uint64_t fingerprint = vc_core_fingerprint(core, key, length);
     vc_entry entry;
     vc_core_lock(core);
     entry.is_raised = false;
@@ -394,7 +385,7 @@ void vc_core_get_policy_stats(vc_core *core, vc_policy_stats *policy_stats) {
 
 bool vc_core_reserve_purge(vc_core *core, const uint8_t *prefix, size_t length) {
     if (!core->purges) {
-        uint64_t secret = vc_core_hash(core, (const uint8_t *)"", 0);
+        uint64_t secret = vc_core_fingerprint(core, (const uint8_t *)"", 0);
         vc_purges *purges = vc_purges_new(secret);
         if (!purges) return false;
         vc_core_lock(core);
@@ -449,8 +440,9 @@ bool vc_core_is_purged(vc_core *core, const uint8_t *key, size_t length, uint64_
 
 /* --- The index --------------------------------------------------------------------- */
 
-uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t length) {
-    return vc_core_hash(core, key, length);
+/* The key of the hash does not change. */
+uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t length) VC_UNCHECKED {
+    return vc_index_fingerprint(core->index, key, length);
 }
 
 bool vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found, uint64_t *seq) {
@@ -487,17 +479,11 @@ bool vc_core_bury(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t o
 
 void vc_core_stats(vc_core *core, vc_index_stats *stats) {
     vc_core_lock(core);
-    vc_index_get_stats(core->index, stats);
+    *stats = vc_index_get_stats(core->index);
     vc_core_unlock(core);
 }
 
 /* --- Reading ----------------------------------------------------------------------- */
-
-uint64_t vc_core_salt_at(const vc_place *at, uint64_t offset) {
-    size_t i = at->count;
-    while (i > 1 && at->segments[i - 1].start > offset) i--;
-    return at->segments[i - 1].salt;
-}
 
 static void learn_types(vc_core *core, const vc_lookup *at, const vc_record *record) {
     int types = vc_record_types(record);
@@ -535,13 +521,13 @@ static vc_status check_record(vc_core *core, const uint8_t *key, size_t key_leng
     return VC_OK;
 }
 
-static bool core_look_up(vc_core *core, const uint8_t *key, size_t length, bool is_read,
-                         uint64_t size_max, bool takes_tombstone, vc_lookup *found) {
-    uint64_t fingerprint = vc_core_hash(core, key, length);
+static bool core_look_up(vc_core *core, const uint8_t *key, size_t length, uint64_t size_max,
+                         bool takes_tombstone, vc_lookup *found) {
+    uint64_t fingerprint = vc_core_fingerprint(core, key, length);
     vc_entry entry;
     vc_core_lock(core);
-    bool is_found = is_read ? core_count_read(core, fingerprint, size_max, &entry)
-                            : vc_index_find(core->index, fingerprint, &entry);
+    bool is_found = size_max != VC_UNCOUNTED ? core_count_read(core, fingerprint, size_max, &entry)
+                                             : vc_index_find(core->index, fingerprint, &entry);
     is_found = is_found && !core->is_closed && (takes_tombstone || !entry.is_tombstone) &&
                core->places[entry.slot].segments;
     if (is_found) {
@@ -550,7 +536,7 @@ static bool core_look_up(vc_core *core, const uint8_t *key, size_t length, bool 
             .fingerprint = fingerprint,
             .word = entry.word,
             .offset = entry.offset,
-            .salt = vc_core_salt_at(at, entry.offset),
+            .salt = vc_salt_at(at->segments, at->count, entry.offset),
             .size = entry.size,
             .types = entry.types,
             .fd = at->fd,
@@ -566,23 +552,20 @@ static bool core_look_up(vc_core *core, const uint8_t *key, size_t length, bool 
 
 bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, uint64_t size_max,
                     vc_lookup *found) {
-    return core_look_up(core, key, length, true, size_max, false, found);
+    return core_look_up(core, key, length, size_max, false, found);
 }
 
 void vc_core_prefetch(vc_core *core, const struct iovec *keys, size_t count) {
     vc_core_lock(core);
     for (size_t i = 0; i < count; i++)
-        vc_index_prefetch(core->index, vc_core_hash(core, keys[i].iov_base, keys[i].iov_len));
+        vc_index_prefetch(core->index,
+                          vc_core_fingerprint(core, keys[i].iov_base, keys[i].iov_len));
     vc_core_unlock(core);
-}
-
-bool vc_core_peek(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found) {
-    return core_look_up(core, key, length, false, 0, false, found);
 }
 
 bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool counts,
                        bool *is_stale) {
-    uint64_t fingerprint = vc_core_hash(core, key, length);
+    uint64_t fingerprint = vc_core_fingerprint(core, key, length);
     vc_entry entry;
     vc_core_lock(core);
     bool is_found = vc_index_find(core->index, fingerprint, &entry);
@@ -800,7 +783,7 @@ static void count_put(vc_core *core, uint64_t fingerprint, uint64_t size) VC_REQ
 /* Let the index have a record that was appended. */
 static void add_entry(vc_core *core, const vc_put *put, uint32_t slot) {
     const vc_record *record = &put->record;
-    uint64_t fingerprint = vc_core_hash(core, put->key, record->key_length);
+    uint64_t fingerprint = vc_core_fingerprint(core, put->key, record->key_length);
     vc_core_lock(core);
     vc_index_sweep(core->index, SWEEP_BUCKETS);
     if (core->has_policy) {
@@ -1047,46 +1030,54 @@ size_t vc_core_group_commit(vc_core *core, vc_put *const *puts, size_t count) {
     return made;
 }
 
-/* Read the header of a record, from the disk only if the caller `waits`. */
-static vc_status core_read_header(vc_core *core, const vc_lookup *at, size_t key_length, bool waits,
-                                  uint8_t head[VC_PREFIX_BYTES_MAX], vc_record *record) {
+/* Read the header of the last record of a key, which may be a tombstone if the caller takes that;
+ * from the disk only if it `waits`. VC_OTHER_KEY: there is none. */
+static vc_status read_last(vc_core *core, const uint8_t *key, size_t key_length,
+                           bool takes_tombstone, bool waits, vc_record *record) {
+    uint8_t head[VC_PREFIX_BYTES_MAX];
     size_t length = VC_HEAD_BYTES_MAX(key_length);
+    vc_lookup at;
     vc_status status = VC_SHORT;
+    if (!core_look_up(core, key, key_length, VC_UNCOUNTED, takes_tombstone, &at))
+        return VC_OTHER_KEY;
     /* Twice, if another key has the same fingerprint and is longer. */
     for (int reads = 0; reads < 2 && status == VC_SHORT; reads++) {
-        if (length > at->size) length = at->size;
-        ssize_t got = vc_pread(&core->calls, at->fd, head, length, at->offset, !waits);
-        if (got < 0) return VC_IO_ERROR;
-        status = vc_record_decode(head, (size_t)got, at->salt, at->volume, at->offset, record);
+        if (length > at.size) length = at.size;
+        ssize_t got = vc_pread(&core->calls, at.fd, head, length, at.offset, !waits);
+        status = got < 0
+                     ? VC_IO_ERROR
+                     : vc_record_decode(head, (size_t)got, at.salt, at.volume, at.offset, record);
         length = record->prefix;
     }
+    vc_core_end_read(core);
+    if (status == VC_OK &&
+        (record->key_length != key_length || memcmp(record->key, key, key_length)))
+        return VC_OTHER_KEY;
+    record->key = key;
     return status;
+}
+
+/* Whether the last record of a key is a value that a read would return. */
+static bool is_value(vc_core *core, const vc_record *last, uint64_t now_ms) {
+    return !last->kind && !(last->expires_ms && last->expires_ms <= now_ms) &&
+           !vc_core_is_purged(core, last->key, last->key_length, last->stored_us);
 }
 
 /* Find out whether a key has a value. VC_OTHER_KEY: no tombstone is needed. Two keys with one
  * fingerprint have it at every start: the record of the other key hides that of this one then,
  * too. A key that the index has lost for want of memory may be there after a start. */
 static vc_status find_deleted(vc_core *core, const vc_put *put, uint64_t now_ms, bool *existed) {
-    uint8_t head[VC_PREFIX_BYTES_MAX];
     bool has_ring = put->ring != VC_RING_UNKNOWN;
-    size_t length = put->record.key_length;
-    vc_lookup at;
-    vc_record record;
-    *existed = vc_core_peek(core, put->key, length, &at);
+    vc_record record = {0};
+    vc_index_stats stats;
+    vc_status status = read_last(core, put->key, put->record.key_length, false, has_ring, &record);
+    *existed = status != VC_OTHER_KEY;
     if (!*existed) {
-        vc_index_stats stats;
         vc_core_stats(core, &stats);
         return stats.displaced ? VC_OK : VC_OTHER_KEY;
     }
-    vc_status status = core_read_header(core, &at, length, has_ring, head, &record);
-    vc_core_end_read(core);
     if (status != VC_OK || record.kind) return has_ring ? VC_OK : VC_DEFERRED;
-    if (record.key_length != length || memcmp(record.key, put->key, length)) {
-        *existed = false;
-        return VC_OTHER_KEY;
-    }
-    *existed = !(record.expires_ms && record.expires_ms <= now_ms) &&
-               !vc_core_is_purged(core, put->key, length, record.stored_us);
+    *existed = is_value(core, &record, now_ms);
     return VC_OK;
 }
 
@@ -1104,27 +1095,13 @@ vc_status vc_core_delete(vc_core *core, vc_put *put, uint64_t now_ms, bool *exis
     return status == VC_OTHER_KEY ? VC_OK : status;
 }
 
-/* Look up the last record of a key, also a tombstone. Returns as `vc_core_peek`. */
-static bool peek_last(vc_core *core, const uint8_t *key, size_t length, vc_lookup *at) {
-    return core_look_up(core, key, length, false, 0, true, at);
-}
-
 vc_status vc_core_holds(vc_core *core, const uint8_t *key, size_t length,
                         const vc_condition *condition, uint64_t now_ms, bool waits, bool *holds) {
-    uint8_t head[VC_PREFIX_BYTES_MAX];
-    vc_lookup at;
     vc_record record = {0};
-    vc_status status = VC_OTHER_KEY;
-    if (peek_last(core, key, length, &at)) {
-        status = core_read_header(core, &at, length, waits, head, &record);
-        vc_core_end_read(core);
-        if (status != VC_OK) return VC_DEFERRED;
-    }
-    bool is_last = status == VC_OK && record.key_length == length &&
-                   !memcmp(record.key, key, length);
-    bool is_there = is_last && !record.kind &&
-                    !(record.expires_ms && record.expires_ms <= now_ms) &&
-                    !vc_core_is_purged(core, key, length, record.stored_us);
+    vc_status status = read_last(core, key, length, true, waits, &record);
+    if (status != VC_OK && status != VC_OTHER_KEY) return VC_DEFERRED;
+    bool is_last = status == VC_OK;
+    bool is_there = is_last && is_value(core, &record, now_ms);
     bool is_same = is_there && record.stored_us == condition->stored_us &&
                    (condition->expires_ms == UINT64_MAX ||
                     record.expires_ms == condition->expires_ms);
@@ -1192,7 +1169,7 @@ static bool take_entry(void *context, const uint8_t *key, size_t length, uint64_
     /* A record behind the end of all volumes is lost, and hides older ones. */
     bool is_there = vc_core_is_position(to->core, offset, size);
     vc_change change = {
-        .fingerprint = vc_core_hash(to->core, key, length),
+        .fingerprint = vc_core_fingerprint(to->core, key, length),
         /* The line of a deletion has no offset. */
         .offset = is_there ? offset : VC_VOLUME_HEADER_BYTES,
         .slot = to->slot,
@@ -1203,33 +1180,32 @@ static bool take_entry(void *context, const uint8_t *key, size_t length, uint64_
 }
 
 vc_status vc_core_load(vc_core *core, uint32_t slot, int fd, vc_lines *lines) {
-    size_t room = LOAD_WINDOW_BYTES, filled = 0;
+    size_t room = 0, filled = 0;
     uint64_t at = lines->file_end;
-    uint8_t *window = malloc(room);
-    vc_status status = window ? VC_OK : VC_NO_MEMORY;
+    uint8_t *window = NULL;
     loading to = {core, slot, VC_OK};
-    while (status == VC_OK) {
+    while (to.status == VC_OK) {
+        if (filled == room) { /* At first, or a block is longer than the window. */
+            room = room ? 2 * room : LOAD_WINDOW_BYTES;
+            uint8_t *longer = realloc(window, room);
+            if (!longer) {
+                to.status = VC_NO_MEMORY;
+                break;
+            }
+            window = longer;
+        }
         ssize_t got = vc_pread(&core->calls, fd, window + filled, room - filled, at, false);
-        if (got < 0) status = VC_IO_ERROR;
+        if (got < 0) to.status = VC_IO_ERROR;
         if (got <= 0) break;
         at += (uint64_t)got;
         filled += (size_t)got;
         size_t used = vc_lines_read(lines, window, filled, take_entry, &to);
-        if (lines->is_damaged || lines->is_of_clone || to.status != VC_OK) break;
+        if (lines->is_damaged || lines->is_of_clone) break;
         filled -= used;
         if (filled) memmove(window, window + used, filled);
-        if (filled == room) { /* A block is longer than the window. */
-            uint8_t *longer = realloc(window, 2 * room);
-            if (longer) {
-                window = longer;
-                room *= 2;
-            } else {
-                status = VC_NO_MEMORY;
-            }
-        }
     }
     free(window);
-    return to.status == VC_NO_MEMORY ? VC_NO_MEMORY : status;
+    return to.status;
 }
 
 void vc_core_end_load(vc_core *core) {

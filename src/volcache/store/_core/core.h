@@ -167,12 +167,11 @@ typedef struct {
 } vc_lookup;
 
 /* Look up a key and count a hit, if `found->size` is at most `size_max`: otherwise the caller
- * leaves it to others to read the record. If true, the caller reads it or not, and then calls
- * `vc_core_end_read`. */
+ * leaves it to others to read the record. VC_UNCOUNTED: count neither a hit nor a miss. If true,
+ * the caller reads it or not, and then calls `vc_core_end_read`. */
+enum { VC_UNCOUNTED = 0 };
 bool vc_core_lookup(vc_core *core, const uint8_t *key, size_t length, uint64_t size_max,
                     vc_lookup *found);
-/* The same, without counting. */
-bool vc_core_peek(vc_core *core, const uint8_t *key, size_t length, vc_lookup *found);
 /* Let the processor fetch what lookups of these keys will read, so that they do not wait for the
  * memory one after the other. */
 void vc_core_prefetch(vc_core *core, const struct iovec *keys, size_t count);

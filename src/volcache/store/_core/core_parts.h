@@ -73,12 +73,6 @@ void vc_core_lock(vc_core *core) VC_ACQUIRES(core->mutex);
 static inline void vc_core_unlock(vc_core *core) VC_RELEASES(core->mutex) {
     pthread_mutex_unlock(&core->mutex);
 }
-/* The key of the hash does not change. */
-static inline uint64_t vc_core_hash(const vc_core *core, const uint8_t *key,
-                                    size_t length) VC_UNCHECKED {
-    return vc_index_fingerprint(core->index, key, length);
-}
-uint64_t vc_core_salt_at(const vc_place *at, uint64_t offset);
 /* Whether an entry can have this position. A file whose checksums are right may still name
  * any numbers. */
 bool vc_core_is_position(const vc_core *core, uint64_t offset, uint64_t size);

@@ -5,7 +5,6 @@ const vc_core_functions vc_functions = {
     .release = vc_core_release,
     .is_absent = vc_core_is_absent,
     .lookup = vc_core_lookup,
-    .peek = vc_core_peek,
     .prefetch = vc_core_prefetch,
     .is_cached = vc_core_is_cached,
     .read_cached = vc_core_read_cached,

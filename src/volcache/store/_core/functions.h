@@ -7,14 +7,13 @@
 
 /* The name of the capsule. Its number changes with the table, and with every struct that the two
  * extensions share. */
-#define VC_FUNCTIONS_NAME "volcache.store._core._native.functions 13"
+#define VC_FUNCTIONS_NAME "volcache.store._core._native.functions 14"
 
 typedef struct {
     __typeof__(vc_core_try_acquire) *try_acquire;
     __typeof__(vc_core_release) *release;
     __typeof__(vc_core_is_absent) *is_absent;
     __typeof__(vc_core_lookup) *lookup;
-    __typeof__(vc_core_peek) *peek;
     __typeof__(vc_core_prefetch) *prefetch;
     __typeof__(vc_core_is_cached) *is_cached;
     __typeof__(vc_core_read_cached) *read_cached;

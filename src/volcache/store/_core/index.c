@@ -615,37 +615,33 @@ static bucket *find_same(const vc_index *index, uint64_t fingerprint, uint64_t w
     return b != NULL && vc_index_is_same(b->word[*k], word) ? b : NULL;
 }
 
-static void replace_entry(vc_index *index, uint64_t fingerprint, bucket *b, int k, loose_entry e) {
-    loose_entry before = index_read_entry(b, k);
-    begin_change(index, segment_number(fingerprint));
-    discount_entry(index, before.word, before.is_tombstone);
-    b->word[k] = e.word;
-    b->flags &= ~(HITS_MASK(k) | VC_TOMBSTONE_MASK(k));
-    b->flags |= e.hits << (2 * k) | (e.is_tombstone ? VC_TOMBSTONE_MASK(k) : 0);
-    end_change(index, segment_number(fingerprint));
-    count_entry(index, e.word, e.is_tombstone);
-}
-
-bool vc_index_bury(vc_index *index, uint64_t fingerprint, uint64_t word) {
+/* Change the entry that has this `word`, if it is still there. */
+static bool change_entry(vc_index *index, uint64_t fingerprint, uint64_t word, uint64_t position,
+                         unsigned hits, bool is_tombstone) {
     int k;
     bucket *b = find_same(index, fingerprint, word, &k);
     if (b == NULL) return false;
-    replace_entry(index, fingerprint, b, k,
-                  (loose_entry){.word = b->word[k], .is_tombstone = true});
+    loose_entry before = index_read_entry(b, k);
+    begin_change(index, segment_number(fingerprint));
+    discount_entry(index, before.word, before.is_tombstone);
+    b->word[k] = (before.word & ~VC_POSITION_MASK) | position;
+    b->flags &= ~(HITS_MASK(k) | VC_TOMBSTONE_MASK(k));
+    b->flags |= hits << (2 * k) | (is_tombstone ? VC_TOMBSTONE_MASK(k) : 0);
+    end_change(index, segment_number(fingerprint));
+    count_entry(index, b->word[k], is_tombstone);
     return true;
+}
+
+bool vc_index_bury(vc_index *index, uint64_t fingerprint, uint64_t word) {
+    return change_entry(index, fingerprint, word, word & VC_POSITION_MASK, 0, true);
 }
 
 bool vc_index_move(vc_index *index, uint64_t fingerprint, uint64_t word, uint32_t slot,
                    uint64_t offset, unsigned hits) {
     assert(slot < index->slots && index->slot_state[slot] == SLOT_LIVE && hits <= 3);
     assert(offset > 0 && offset >> index->offset_bits == 0);
-    int k;
-    bucket *b = find_same(index, fingerprint, word, &k);
-    if (b == NULL) return false;
     uint64_t position = (uint64_t)slot << index->offset_bits | offset;
-    loose_entry e = {.word = (b->word[k] & ~VC_POSITION_MASK) | position, .hits = hits};
-    replace_entry(index, fingerprint, b, k, e);
-    return true;
+    return change_entry(index, fingerprint, word, position, hits, false);
 }
 
 void vc_index_set_types(vc_index *index, uint64_t fingerprint, uint64_t word, int types) {
@@ -757,15 +753,18 @@ static bool has_to_sweep(const vc_index *index) {
            index->stale_slots * 2 > index->slots - index->live_slots;
 }
 
+static void sweep_segment(vc_index *index, uint32_t segment_at, uint32_t begin, uint32_t end) {
+    begin_change(index, segment_at);
+    sweep_buckets(index, &index->segments[segment_at], begin, end);
+    end_change(index, segment_at);
+}
+
 void vc_index_sweep(vc_index *index, uint32_t budget) {
     while (budget > 0 && has_to_sweep(index)) {
         index->is_sweeping = true;
-        segment *seg = &index->segments[index->hand_segment];
-        uint32_t left = seg->buckets - index->hand_bucket;
+        uint32_t left = index->segments[index->hand_segment].buckets - index->hand_bucket;
         uint32_t n = left < budget ? left : budget;
-        begin_change(index, index->hand_segment);
-        sweep_buckets(index, seg, index->hand_bucket, index->hand_bucket + n);
-        end_change(index, index->hand_segment);
+        sweep_segment(index, index->hand_segment, index->hand_bucket, index->hand_bucket + n);
         budget -= n;
         index->hand_bucket += n;
         if (n == left) {
@@ -779,11 +778,8 @@ void vc_index_sweep(vc_index *index, uint32_t budget) {
 uint32_t vc_index_add_volume(vc_index *index) {
     if (index->live_slots == index->volumes) return VC_NO_SLOT;
     if (index->live_slots + index->stale_slots == index->slots)
-        for (uint32_t i = 0; i < SEGMENTS; i++) {
-            begin_change(index, i);
-            sweep_buckets(index, &index->segments[i], 0, index->segments[i].buckets);
-            end_change(index, i);
-        }
+        for (uint32_t i = 0; i < SEGMENTS; i++)
+            sweep_segment(index, i, 0, index->segments[i].buckets);
     uint32_t slot = index->next_slot;
     while (index->slot_state[slot] != SLOT_FREE) slot = (slot + 1) & (index->slots - 1);
     index->next_slot = (slot + 1) & (index->slots - 1);
@@ -794,9 +790,6 @@ uint32_t vc_index_add_volume(vc_index *index) {
     return slot;
 }
 
-void vc_index_get_stats(const vc_index *index, vc_index_stats *stats) {
-    *stats = (vc_index_stats){
-        .records = index->records,
-        .displaced = index->displaced,
-    };
+vc_index_stats vc_index_get_stats(const vc_index *index) {
+    return (vc_index_stats){index->records, index->displaced};
 }

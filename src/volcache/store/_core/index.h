@@ -150,7 +150,7 @@ void vc_index_visit(const vc_index *index, uint32_t segment, uint32_t slot,
 /* Look at up to `buckets` buckets for stale entries, if a sweep is due. */
 void vc_index_sweep(vc_index *index, uint32_t buckets);
 
-void vc_index_get_stats(const vc_index *index, vc_index_stats *stats);
+vc_index_stats vc_index_get_stats(const vc_index *index);
 
 /* The middle of the class of sizes that `size` is in. */
 uint64_t vc_size_middle(uint64_t size);

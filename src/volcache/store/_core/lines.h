@@ -14,6 +14,11 @@ typedef struct {
     uint64_t salt;
 } vc_segment;
 
+static inline uint64_t vc_salt_at(const vc_segment *segments, size_t count, uint64_t offset) {
+    while (count > 1 && segments[count - 1].start > offset) count--;
+    return segments[count - 1].salt;
+}
+
 /* Write `key SP offset SP size NL`; returns its length. The characters are those that
  * index_format.encode_key leaves. */
 size_t vc_line_encode(char *out, const uint8_t *key, size_t length, uint64_t offset, uint64_t size);

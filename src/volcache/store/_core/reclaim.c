@@ -34,6 +34,8 @@ struct vc_reclaim {
     size_t sorted_count, sorted_room, at;
     uint8_t *buffer; /* a record that is copied */
     size_t buffer_bytes;
+    const vc_thresholds *thresholds; /* of this call */
+    vc_disposition *disposition;     /* likewise */
 };
 
 vc_reclaim *vc_reclaim_new(vc_core *core, uint32_t slot, uint64_t length) {
@@ -64,28 +66,18 @@ void vc_reclaim_free(vc_reclaim *reclaim) {
     free(reclaim);
 }
 
-static int need_of(const vc_thresholds *thresholds, uint64_t size) {
-    int i = 0;
-    while (i < VC_SIZE_STEPS - 1 && (double)size >= thresholds->limit[i]) i++;
-    return thresholds->need[i];
-}
-
 static bool has_enough_hits(const vc_thresholds *thresholds, const vc_entry *entry) {
-    return (int)entry->hits >= need_of(thresholds, vc_size_middle(entry->size));
+    double size = (double)vc_size_middle(entry->size);
+    int i = 0;
+    while (i < VC_SIZE_STEPS - 1 && size >= thresholds->limit[i]) i++;
+    return (int)entry->hits >= thresholds->need[i];
 }
-
-typedef struct {
-    vc_reclaim *reclaim;
-    const vc_thresholds *thresholds;
-    vc_disposition *disposition;
-} search;
 
 static void reclaim_take(void *context, uint64_t fingerprint, const vc_entry *entry) {
-    const search *with = context;
-    vc_reclaim *reclaim = with->reclaim;
-    if (reclaim->count == reclaim->room || !has_enough_hits(with->thresholds, entry)) {
-        with->disposition->unused++;
-        if (with->thresholds->is_probation) vc_ghost_add(&reclaim->core->ghost, fingerprint);
+    vc_reclaim *reclaim = context;
+    if (reclaim->count == reclaim->room || !has_enough_hits(reclaim->thresholds, entry)) {
+        reclaim->disposition->unused++;
+        if (reclaim->thresholds->is_probation) vc_ghost_add(&reclaim->core->ghost, fingerprint);
         return;
     }
     size_t piece = (size_t)(entry->offset / reclaim->piece_bytes);
@@ -99,14 +91,20 @@ static void reclaim_take(void *context, uint64_t fingerprint, const vc_entry *en
     reclaim->first[piece] = (uint32_t)reclaim->count++;
 }
 
+static void begin_call(vc_reclaim *reclaim, const vc_thresholds *thresholds,
+                       vc_disposition *disposition) {
+    *disposition = (vc_disposition){0};
+    reclaim->thresholds = thresholds;
+    reclaim->disposition = disposition;
+}
+
 void vc_reclaim_collect(vc_reclaim *reclaim, uint32_t segments, const vc_thresholds *thresholds,
                         vc_disposition *disposition) {
     vc_core *core = reclaim->core;
-    *disposition = (vc_disposition){0};
-    search with = {reclaim, thresholds, disposition};
+    begin_call(reclaim, thresholds, disposition);
     vc_core_lock(core);
     for (; segments && reclaim->segment < (uint32_t)1 << VC_SEGMENT_BITS; segments--)
-        vc_index_visit(core->index, reclaim->segment++, reclaim->slot, reclaim_take, &with);
+        vc_index_visit(core->index, reclaim->segment++, reclaim->slot, reclaim_take, reclaim);
     vc_core_unlock(core);
 }
 
@@ -152,47 +150,42 @@ static vc_status read_whole(vc_reclaim *reclaim, const member *one, uint64_t siz
     vc_core_unlock(core);
     ssize_t got = vc_pread(&core->calls, at.fd, reclaim->buffer, size, one->offset, false);
     if (got < 0) return VC_IO_ERROR;
-    uint64_t salt = vc_core_salt_at(&at, one->offset);
+    uint64_t salt = vc_salt_at(at.segments, at.count, one->offset);
     vc_status status = vc_record_decode(reclaim->buffer, (size_t)got, salt, at.volume, one->offset,
                                         record);
     if (status != VC_OK || record->size > (size_t)got || record->kind ||
         vc_crc32c(0, reclaim->buffer + record->prefix, record->length) != record->checksum)
         return VC_DAMAGED;
-    uint64_t found = vc_core_hash(core, record->key, record->key_length);
+    uint64_t found = vc_core_fingerprint(core, record->key, record->key_length);
     return found == one->fingerprint ? VC_OK : VC_OTHER_KEY;
+}
+
+static vc_reclaim_result passed(uint64_t *count, vc_reclaim_result result) {
+    ++*count;
+    return result;
 }
 
 /* Copy a record; VC_RECLAIM_MORE: it was copied, or need not be. */
 static vc_reclaim_result copy(vc_reclaim *reclaim, const member *one, const vc_entry *entry,
-                              const vc_thresholds *thresholds, vc_writer *writer,
-                              vc_disposition *disposition) {
+                              vc_writer *writer) {
     vc_core *core = reclaim->core;
+    vc_disposition *disposition = reclaim->disposition;
+    unsigned hits_taken = reclaim->thresholds->hits_taken;
     vc_record record;
     vc_status status = read_whole(reclaim, one, entry->size, &record);
-    if (status == VC_IO_ERROR) {
-        disposition->unreadable++;
-        return VC_RECLAIM_UNREADABLE;
-    }
-    if (status == VC_NO_MEMORY) {
-        disposition->left++;
-        return VC_RECLAIM_MORE;
-    }
+    if (status == VC_IO_ERROR) return passed(&disposition->unreadable, VC_RECLAIM_UNREADABLE);
+    if (status == VC_NO_MEMORY) return passed(&disposition->left, VC_RECLAIM_MORE);
     if (status != VC_OK) {
-        disposition->damaged++;
         vc_core_lock(core);
         vc_index_bury(core->index, one->fingerprint, one->word);
         vc_core_unlock(core);
-        return VC_RECLAIM_DAMAGED;
+        return passed(&disposition->damaged, VC_RECLAIM_DAMAGED);
     }
-    if (record.expires_ms && record.expires_ms <= thresholds->now_ms) {
-        disposition->expired++;
-        return VC_RECLAIM_MORE;
-    }
+    if (record.expires_ms && record.expires_ms <= reclaim->thresholds->now_ms)
+        return passed(&disposition->expired, VC_RECLAIM_MORE);
     /* In a newer volume it would outlive the purge. */
-    if (vc_core_is_purged(core, record.key, record.key_length, record.stored_us)) {
-        disposition->purged++;
-        return VC_RECLAIM_MORE;
-    }
+    if (vc_core_is_purged(core, record.key, record.key_length, record.stored_us))
+        return passed(&disposition->purged, VC_RECLAIM_MORE);
     const uint8_t *encoding = record.type + record.type_length;
     vc_put put = {
         .record = record,
@@ -206,49 +199,43 @@ static vc_reclaim_result copy(vc_reclaim *reclaim, const member *one, const vc_e
     status = vc_writer_append(writer, &put, false);
     const vc_record *written = &put.record;
     if (status == VC_NO_ROOM && writer->capacity &&
-        VC_VOLUME_HEADER_BYTES + record.size > writer->length) {
-        disposition->left++; /* Volumes were larger before. */
-        return VC_RECLAIM_MORE;
-    }
+        VC_VOLUME_HEADER_BYTES + record.size > writer->length)
+        return passed(&disposition->left, VC_RECLAIM_MORE); /* Volumes were larger before. */
     if (status == VC_NO_ROOM) return VC_RECLAIM_FULL;
     if (status != VC_OK) return VC_RECLAIM_REFUSED;
-    unsigned hits = entry->hits > thresholds->hits_taken ? entry->hits - thresholds->hits_taken : 0;
+    unsigned hits = entry->hits > hits_taken ? entry->hits - hits_taken : 0;
     vc_core_lock(core);
     vc_index_move(core->index, one->fingerprint, one->word, writer->slot, written->offset, hits);
     vc_index_advance(core->index, writer->slot, written->offset + written->size);
     core->tokens -= (double)written->size;
     vc_core_unlock(core);
-    disposition->copied++;
     disposition->copied_bytes += written->size;
-    return VC_RECLAIM_MORE;
+    return passed(&disposition->copied, VC_RECLAIM_MORE);
 }
 
-typedef enum { DROP, COPY, DEAD } decision;
-
-static decision reclaim_decide(vc_reclaim *reclaim, const member *one,
-                               const vc_thresholds *thresholds, bool may_copy, vc_entry *entry,
-                               vc_disposition *disposition) {
+/* Whether a record has to be copied. */
+static bool reclaim_decide(vc_reclaim *reclaim, const member *one, bool may_copy, vc_entry *entry) {
     vc_core *core = reclaim->core;
-    decision decided = DEAD;
+    vc_disposition *disposition = reclaim->disposition;
+    bool is_copied = false;
     vc_core_lock(core);
     if (vc_index_find(core->index, one->fingerprint, entry) && !entry->is_tombstone &&
         vc_index_is_same(entry->word, one->word)) {
-        decided = DROP;
-        if (!has_enough_hits(thresholds, entry)) disposition->unused++;
+        if (!has_enough_hits(reclaim->thresholds, entry)) disposition->unused++;
         else if (!may_copy) disposition->left++;
         else if (core->tokens < (double)entry->size) disposition->unpaid++;
-        else decided = COPY;
-        if (decided == DROP && thresholds->is_probation)
+        else is_copied = true;
+        if (!is_copied && reclaim->thresholds->is_probation)
             vc_ghost_add(&core->ghost, one->fingerprint);
     }
     vc_core_unlock(core);
-    return decided;
+    return is_copied;
 }
 
 vc_reclaim_result vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t copy_bytes,
                                   const vc_thresholds *thresholds, vc_writer *writer,
                                   vc_disposition *disposition, uint64_t *offset) {
-    *disposition = (vc_disposition){0};
+    begin_call(reclaim, thresholds, disposition);
     *offset = end;
     while (disposition->copied_bytes < copy_bytes) {
         if (reclaim->at == reclaim->sorted_count && !sort_piece(reclaim)) return VC_RECLAIM_DONE;
@@ -257,8 +244,8 @@ vc_reclaim_result vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t co
         *offset = one->offset;
         vc_entry entry;
         vc_reclaim_result step = VC_RECLAIM_MORE;
-        if (reclaim_decide(reclaim, one, thresholds, writer != NULL, &entry, disposition) == COPY)
-            step = copy(reclaim, one, &entry, thresholds, writer, disposition);
+        if (reclaim_decide(reclaim, one, writer != NULL, &entry))
+            step = copy(reclaim, one, &entry, writer);
         if (step == VC_RECLAIM_FULL) return step;
         reclaim->at++;
         if (step != VC_RECLAIM_MORE) return step;

@@ -132,7 +132,7 @@ static bool scan_pass_run(vc_scan *scan, vc_event *run) {
         bool is_value = !record.kind;
         vc_change change = {.offset = record.offset, .slot = scan->slot};
         change.size = is_value ? (uint32_t)record.size : VC_TOMBSTONE;
-        if (core) change.fingerprint = vc_core_hash(core, record.key, record.key_length);
+        if (core) change.fingerprint = vc_core_fingerprint(core, record.key, record.key_length);
         if (core && !scan_may_set(core, &change, record.size, is_compared)) break;
         if (!scan->writer && scan->lines && !scan_pass_line(scan, &record)) break;
         if (scan->writer &&

@@ -163,8 +163,7 @@ static int guest_file(vc_guest *guest, uint16_t volume) {
 }
 
 /* Find out where a record is; the caller finds out whether anything has changed meanwhile. */
-static vc_guest_result guest_place(const vc_guest *guest, uint64_t fingerprint,
-                                   vc_guest_lookup *at) {
+static vc_guest_result guest_place(const vc_guest *guest, uint64_t fingerprint, vc_lookup *at) {
     const vc_shared *shared = guest->shared;
     vc_bucket b __attribute__((aligned(sizeof(vc_bucket))));
     vc_shared_slot slot;
@@ -178,16 +177,13 @@ static vc_guest_result guest_place(const vc_guest *guest, uint64_t fingerprint,
     at->size = vc_size_max(b.word[k]);
     if (!slot.count) return VC_GUEST_ABSENT;
     if (slot.count > VC_SHARED_SALTS) return VC_GUEST_ASK;
-    unsigned i = slot.count;
-    while (i > 1 && slot.segments[i - 1].start > at->offset) i--;
-    at->salt = slot.segments[i - 1].salt;
+    at->salt = vc_salt_at(slot.segments, slot.count, at->offset);
     at->volume = slot.volume;
     return VC_GUEST_FOUND;
 }
 
 /* Find out where the record of a fingerprint is. */
-static vc_guest_result guest_find(const vc_guest *guest, uint64_t fingerprint,
-                                  vc_guest_lookup *at) {
+static vc_guest_result guest_find(const vc_guest *guest, uint64_t fingerprint, vc_lookup *at) {
     const vc_shared *shared = guest->shared;
     at->fingerprint = fingerprint;
     const atomic_uint *sequence =
@@ -204,8 +200,7 @@ static vc_guest_result guest_find(const vc_guest *guest, uint64_t fingerprint,
     return VC_GUEST_ASK;
 }
 
-vc_guest_result vc_guest_find(vc_guest *guest, const uint8_t *key, size_t length,
-                              vc_guest_lookup *at) {
+vc_guest_result vc_guest_find(vc_guest *guest, const uint8_t *key, size_t length, vc_lookup *at) {
     uint64_t hash = vc_siphash13(guest->shared->hash_key, key, length);
     vc_guest_result found = guest_find(guest, hash >> (64 - VC_FINGERPRINT_BITS), at);
     if (found != VC_GUEST_FOUND) return found;
@@ -213,7 +208,7 @@ vc_guest_result vc_guest_find(vc_guest *guest, const uint8_t *key, size_t length
     return at->fd < 0 ? VC_GUEST_ASK : VC_GUEST_FOUND;
 }
 
-vc_guest_result vc_guest_read(const vc_guest *guest, const vc_guest_lookup *at, const uint8_t *key,
+vc_guest_result vc_guest_read(const vc_guest *guest, const vc_lookup *at, const uint8_t *key,
                               size_t length, uint8_t *bytes, size_t room, bool is_head,
                               vc_record *record) {
     const vc_shared *shared = guest->shared;

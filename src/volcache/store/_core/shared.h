@@ -23,6 +23,7 @@
 #include <sys/types.h>
 
 #include "index.h"
+#include "lines.h"
 #include "record.h"
 
 enum {
@@ -33,9 +34,7 @@ enum {
 typedef struct {
     uint16_t volume;
     uint16_t count; /* of segments; 0: nothing is to be read there */
-    struct {
-        uint64_t start, salt;
-    } segments[VC_SHARED_SALTS];
+    vc_segment segments[VC_SHARED_SALTS];
 } vc_shared_slot;
 
 typedef struct vc_shared {
