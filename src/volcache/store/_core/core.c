@@ -24,8 +24,6 @@ enum {
     /* That a put looks at while a sweep is due: about 2 us. */
     SWEEP_BUCKETS = 64,
     NS_PER_SECOND = 1000000000,
-    /* Of records that are put at once, with keys of 250 bytes. */
-    PREFIXES_BYTES = 6 << 10,
 };
 
 /* --- System calls ------------------------------------------------------------------ */
@@ -724,20 +722,6 @@ static bool write_parts(vc_writer *writer, struct iovec *parts, int count, uint6
     return true;
 }
 
-/* Write a record at an offset, and zeros up to a multiple of `unit`. There is memory for its entry
- * then. */
-static vc_status write_record(vc_writer *writer, vc_put *put, uint64_t offset, uint64_t unit) {
-    uint8_t prefix[VC_PREFIX_BYTES_MAX];
-    vc_record *record = &put->record;
-    if (!has_room(writer, offset, record)) return VC_NO_ROOM;
-    if (!reserve_line(writer, record->key_length)) return VC_NO_MEMORY;
-    encode_record(writer, put, offset, prefix);
-    struct iovec parts[3] = {{prefix, record->prefix}, {(void *)put->value, record->length}};
-    uint64_t end = offset + record->size;
-    if (!write_parts(writer, parts, record->length ? 2 : 1, &offset, end, unit)) return VC_IO_ERROR;
-    return VC_OK;
-}
-
 static void core_add_line(vc_writer *writer, const vc_put *put) {
     const vc_record *record = &put->record;
     /* A deletion has neither offset nor size in the index file. */
@@ -750,11 +734,18 @@ static bool sync_volume(const vc_writer *writer) {
 }
 
 vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync) {
-    vc_status status = write_record(writer, put, writer->end, sync ? PAGE_BYTES : CHUNK_BYTES);
-    if (status != VC_OK) return status;
+    uint8_t prefix[VC_PREFIX_BYTES_MAX];
+    vc_record *record = &put->record;
+    uint64_t at = writer->end;
+    if (!has_room(writer, at, record)) return VC_NO_ROOM;
+    if (!reserve_line(writer, record->key_length)) return VC_NO_MEMORY;
+    encode_record(writer, put, at, prefix);
+    struct iovec parts[3] = {{prefix, record->prefix}, {(void *)put->value, record->length}};
+    uint64_t end = at + record->size, unit = sync ? PAGE_BYTES : CHUNK_BYTES;
+    if (!write_parts(writer, parts, record->length ? 2 : 1, &at, end, unit)) return VC_IO_ERROR;
     if (sync && !sync_volume(writer)) return VC_SYNC_ERROR;
-    writer->end = put->record.offset + put->record.size;
-    if (sync) writer->synced_end = writer->end;
+    writer->end = end;
+    if (sync) writer->synced_end = end;
     core_add_line(writer, put);
     return VC_OK;
 }
@@ -806,11 +797,10 @@ static void write_entries(vc_core *core, vc_writer *writer, unsigned ring) {
     else core->deferred.unwritten |= 1u << ring;
 }
 
-/* Set when a record is put, and when that begins. */
-static void set_times(vc_core *core, vc_put *put) {
+/* Set when a record is put. */
+static void set_time(vc_core *core, vc_put *put) {
     if (!put->record.stored_us)
         put->record.stored_us = (uint64_t)core->putting.next_us(core->putting.context);
-    put->started_ns = vc_monotonic_ns();
 }
 
 /* Let the index have a record that was appended, and say what is due. */
@@ -822,7 +812,8 @@ static void accept(vc_core *core, const vc_put *put, vc_writer *writer) {
 }
 
 static vc_status core_append(vc_core *core, vc_put *put, vc_writer *writer) {
-    set_times(core, put);
+    set_time(core, put);
+    put->started_ns = vc_monotonic_ns();
     vc_status status = vc_writer_append(writer, put, core->putting.syncs);
     put->took_ns = vc_monotonic_ns() - put->started_ns;
     if (status == VC_IO_ERROR || status == VC_SYNC_ERROR) core->deferred.refused |= 1u << put->ring;
@@ -850,43 +841,16 @@ vc_status vc_core_put(vc_core *core, vc_put *put) {
     return status;
 }
 
-/* Records that are to be written at once. */
+/* What is put together into the volume of a ring. Nothing of it is before the `end` of the writer
+ * until all of it counts. */
 typedef struct {
     uint64_t end;
-    size_t lines_used; /* of the writer, before */
-    struct iovec parts[2 * VC_PUTS_AT_ONCE + 1];
-    int part_count;
-    size_t prefixes_used;
-    uint8_t *prefixes; /* PREFIXES_BYTES */
-} writing;
+    size_t lines_used, pending; /* of the writer, before */
+} group;
 
-/* Add records up to the first one that another volume has to have, or that has no room. Their lines
- * are added, too. Returns how many. */
-static size_t gather(vc_core *core, vc_put *const *puts, size_t count, writing *to) {
-    size_t made = 0;
-    for (; made < count && made < VC_PUTS_AT_ONCE; made++) {
-        vc_put *put = puts[made];
-        vc_record *record = &put->record;
-        put->ring = vc_core_ring_for(core, put->key, record->key_length);
-        vc_writer *writer = put->ring < VC_RINGS ? core->writers[put->ring] : NULL;
-        if (!writer || put->ring != puts[0]->ring) break;
-        if (!made) to->end = writer->end, to->lines_used = writer->lines_used;
-        if (!has_room(writer, to->end, record) ||
-            to->prefixes_used + record->prefix > PREFIXES_BYTES ||
-            !reserve_line(writer, record->key_length))
-            break;
-        uint8_t *prefix = to->prefixes + to->prefixes_used;
-        if (!record->stored_us)
-            record->stored_us = (uint64_t)core->putting.next_us(core->putting.context);
-        encode_record(writer, put, to->end, prefix);
-        core_add_line(writer, put);
-        to->prefixes_used += record->prefix;
-        to->end += record->size;
-        to->parts[to->part_count++] = (struct iovec){prefix, record->prefix};
-        if (record->length)
-            to->parts[to->part_count++] = (struct iovec){(void *)put->value, record->length};
-    }
-    return made;
+static void take_lines_back(vc_writer *writer, const group *from) {
+    writer->lines_used = from->lines_used;
+    writer->pending = from->pending;
 }
 
 /* After a write that was refused at an offset: let no start find records behind the first one. That
@@ -906,69 +870,49 @@ static void erase_others(vc_core *core, vc_put *const *puts, size_t count, uint6
     }
 }
 
-/* Put as many as can be written at once; returns how many. If the disk refuses, it is as if they had
- * not been put. */
-static size_t put_gathered(vc_core *core, vc_put *const *puts, size_t count, writing *to) {
+/* Write records at once, up to the first one that another volume has to have, or that has no room.
+ * Returns how many; 0: nothing was done. If the disk refuses, it is as if none had been put. */
+static size_t write_run(vc_core *core, vc_put *const *puts, size_t count, group rings[VC_RINGS]) {
+    uint8_t prefixes[VC_PREFIX_BYTES_MAX];
+    struct iovec parts[2 * VC_PUTS_AT_ONCE + 1];
+    size_t made = 0, used = 0;
+    int part_count = 0;
     int64_t started_ns = vc_monotonic_ns();
-    size_t made = gather(core, puts, count, to);
+    vc_writer *writer = NULL;
+    group run = {0};
+    for (; made < count && made < VC_PUTS_AT_ONCE; made++) {
+        vc_put *put = puts[made];
+        vc_record *record = &put->record;
+        put->ring = vc_core_ring_for(core, put->key, record->key_length);
+        if (!made && put->ring < VC_RINGS && (writer = core->writers[put->ring]))
+            run = (group){rings[put->ring].end, writer->lines_used, writer->pending};
+        if (!writer || put->ring != puts[0]->ring || !has_room(writer, run.end, record) ||
+            used + record->prefix > sizeof prefixes || !reserve_line(writer, record->key_length))
+            break;
+        put->started_ns = started_ns;
+        set_time(core, put);
+        encode_record(writer, put, run.end, prefixes + used);
+        core_add_line(writer, put);
+        parts[part_count++] = (struct iovec){prefixes + used, record->prefix};
+        if (record->length)
+            parts[part_count++] = (struct iovec){(void *)put->value, record->length};
+        used += record->prefix;
+        run.end += record->size;
+    }
     if (!made) return 0;
-    vc_writer *writer = core->writers[puts[0]->ring];
-    uint64_t at = writer->end;
-    if (!write_parts(writer, to->parts, to->part_count, &at, to->end, CHUNK_BYTES)) {
-        core->deferred.refused |= 1u << puts[0]->ring;
+    unsigned ring = puts[0]->ring;
+    uint64_t at = rings[ring].end, unit = core->putting.syncs ? PAGE_BYTES : CHUNK_BYTES;
+    bool is_written = write_parts(writer, parts, part_count, &at, run.end, unit);
+    for (size_t i = 0; i < made; i++)
+        puts[i]->status = is_written ? VC_OK : i ? VC_DEFERRED : VC_IO_ERROR;
+    if (is_written) {
+        rings[ring].end = run.end;
+    } else {
+        core->deferred.refused |= 1u << ring;
         erase_others(core, puts, made, at);
-        writer->lines_used = to->lines_used;
-        writer->pending -= made;
-        return 0;
+        take_lines_back(writer, &run);
     }
-    writer->end = to->end;
-    int64_t now_ns = vc_monotonic_ns();
-    for (size_t i = 0; i < made; i++) {
-        puts[i]->started_ns = started_ns;
-        puts[i]->took_ns = now_ns - started_ns;
-        puts[i]->has_deferred = false;
-        accept(core, puts[i], writer);
-    }
-    puts[made - 1]->has_deferred = vc_core_has_deferred(core);
     return made;
-}
-
-size_t vc_core_put_many(vc_core *core, vc_put *const *puts, size_t count) {
-    struct iovec keys[VC_PUTS_AT_ONCE];
-    uint8_t prefixes[PREFIXES_BYTES];
-    writing to = {.prefixes = prefixes};
-    if (core->putting.syncs) return 0;
-    if (count > VC_PUTS_AT_ONCE) count = VC_PUTS_AT_ONCE;
-    for (size_t i = 0; i < count; i++)
-        keys[i] = (struct iovec){(void *)puts[i]->key, puts[i]->record.key_length};
-    vc_core_prefetch(core, keys, count);
-    if (!vc_core_try_acquire(core, VC_LOCK_WAIT_NS)) return 0;
-    bool is_possible = !core->is_blocked && !vc_core_has_deferred(core);
-    size_t made = is_possible ? put_gathered(core, puts, count, &to) : 0;
-    vc_core_release(core);
-    return made;
-}
-
-/* What is put together into the volume of a ring. Nothing of it is before the `end` of the writer
- * until it is synced. */
-typedef struct {
-    uint64_t end;
-    size_t lines_used, pending; /* of the writer, before */
-} group;
-
-static vc_status append_next(vc_core *core, vc_put *put, group *rings) {
-    put->ring = vc_core_ring_for(core, put->key, put->record.key_length);
-    vc_writer *writer = put->ring < VC_RINGS ? core->writers[put->ring] : NULL;
-    if (core->is_blocked || core->deferred.refused || !writer ||
-        !has_room(writer, rings[put->ring].end, &put->record))
-        return VC_DEFERRED;
-    set_times(core, put);
-    vc_status status = write_record(writer, put, rings[put->ring].end, PAGE_BYTES);
-    if (status == VC_IO_ERROR) core->deferred.refused |= 1u << put->ring;
-    if (status != VC_OK) return status;
-    core_add_line(writer, put);
-    rings[put->ring].end += put->record.size;
-    return VC_OK;
 }
 
 /* Returns whether what was put together is on the disk, if each record is to be synced. If not, it
@@ -984,35 +928,25 @@ static bool sync_group(vc_core *core, unsigned ring, const group *from) {
     core->deferred.sync_error = errno;
     core->deferred.refused |= 1u << ring;
     core->deferred.unsynced |= 1u << ring;
-    writer->lines_used = from->lines_used;
-    writer->pending = from->pending;
+    take_lines_back(writer, from);
     return false;
 }
 
-/* Whether one of the puts before has the same key. Its ring may be another one when these are in
- * the index, but the records of a key have to be in one ring. */
-static bool is_again(const uint64_t *fingerprints, size_t at) {
-    for (size_t i = 0; i < at; i++)
-        if (fingerprints[i] == fingerprints[at]) return true;
-    return false;
-}
-
-size_t vc_core_group_commit(vc_core *core, vc_put *const *puts, size_t count) {
+/* Put records with the write lock, only the first run of them if it is the `only` one. Returns how
+ * many were made or not, as their status says. */
+static size_t put_group(vc_core *core, vc_put *const *puts, size_t count, bool is_only) {
     group rings[VC_RINGS] = {0};
-    uint64_t fingerprints[VC_GROUP_PUTS_MAX];
-    size_t made = 0;
     bool is_synced[VC_RINGS];
-    while (!wait_for_turn(core, NS_PER_SECOND)) continue;
-    become_owner(core);
+    size_t made = 0;
     for (unsigned ring = 0; ring < VC_RINGS; ring++) {
         const vc_writer *writer = core->writers[ring];
         if (writer) rings[ring] = (group){writer->end, writer->lines_used, writer->pending};
     }
-    for (; made < count && made < VC_GROUP_PUTS_MAX; made++) {
-        vc_put *put = puts[made];
-        fingerprints[made] = vc_core_fingerprint(core, put->key, put->record.key_length);
-        if (is_again(fingerprints, made)) break;
-        put->status = append_next(core, put, rings);
+    while (made < count && !(made && is_only)) {
+        bool is_possible = !core->is_blocked && !core->deferred.refused;
+        size_t run = is_possible ? write_run(core, puts + made, count - made, rings) : 0;
+        if (!run) puts[made]->status = VC_DEFERRED;
+        made += run ? run : 1;
     }
     for (unsigned ring = 0; ring < VC_RINGS; ring++)
         is_synced[ring] = sync_group(core, ring, &rings[ring]);
@@ -1026,6 +960,41 @@ size_t vc_core_group_commit(vc_core *core, vc_put *const *puts, size_t count) {
         else put->status = VC_SYNC_ERROR;
     }
     if (made) puts[made - 1]->has_deferred = vc_core_has_deferred(core);
+    return made;
+}
+
+size_t vc_core_put_many(vc_core *core, vc_put *const *puts, size_t count) {
+    struct iovec keys[VC_PUTS_AT_ONCE];
+    if (core->putting.syncs) return 0;
+    if (count > VC_PUTS_AT_ONCE) count = VC_PUTS_AT_ONCE;
+    for (size_t i = 0; i < count; i++)
+        keys[i] = (struct iovec){(void *)puts[i]->key, puts[i]->record.key_length};
+    vc_core_prefetch(core, keys, count);
+    if (!vc_core_try_acquire(core, VC_LOCK_WAIT_NS)) return 0;
+    size_t made = vc_core_has_deferred(core) ? 0 : put_group(core, puts, count, true);
+    vc_core_release(core);
+    return made && puts[0]->status == VC_OK ? made : 0;
+}
+
+/* Whether one of the puts before has the same key. Its ring may be another one when these are in
+ * the index, but the records of a key have to be in one ring. */
+static bool is_again(const uint64_t *fingerprints, size_t at) {
+    for (size_t i = 0; i < at; i++)
+        if (fingerprints[i] == fingerprints[at]) return true;
+    return false;
+}
+
+size_t vc_core_group_commit(vc_core *core, vc_put *const *puts, size_t count) {
+    uint64_t fingerprints[VC_GROUP_PUTS_MAX];
+    size_t different = 0;
+    for (; different < count && different < VC_GROUP_PUTS_MAX; different++) {
+        const vc_put *put = puts[different];
+        fingerprints[different] = vc_core_fingerprint(core, put->key, put->record.key_length);
+        if (is_again(fingerprints, different)) break;
+    }
+    while (!wait_for_turn(core, NS_PER_SECOND)) continue;
+    become_owner(core);
+    size_t made = put_group(core, puts, different, false);
     vc_core_release(core);
     return made;
 }
