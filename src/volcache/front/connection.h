@@ -32,6 +32,7 @@
 
 #include <pthread.h>
 #include <stddef.h>
+#include <sys/queue.h>
 #include <sys/types.h>
 
 #include "hot_client.h"
@@ -224,7 +225,7 @@ static inline vc_connection *vc_connection_of(vc_job *job) {
     return (vc_connection *)(void *)((char *)job - offsetof(vc_connection, job));
 }
 /* memcached has answered, or not; for `vc_hot_install`. */
-void vc_connection_on_copy(void *context, void *owner);
+void vc_connection_on_copy(void *context, void *owner, const uint8_t *record, size_t length);
 void vc_connection_execute(vc_connection *c);
 /* Receive from the client: bytes, 0 if none are there, -1 at the end. */
 ssize_t vc_connection_receive(vc_connection *c, char *to, size_t room);

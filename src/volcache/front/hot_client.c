@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "hot_client.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,15 +48,11 @@ typedef struct {
 
 struct vc_hot {
     vc_loop *loop; /* NULL: there is none */
-    void (*on_get)(void *context, void *owner);
+    vc_hot_on_get *on_get;
     void *context;
     int64_t timeout_ns;
     size_t record_max;
-    vc_alarm alarm;
     vc_hot_counts counts;
-    /* During `on_get`. */
-    const uint8_t *record; /* NULL: there is none */
-    size_t record_length;
     unsigned server_count;
     server servers[];
 };
@@ -90,14 +85,10 @@ static bool begins(const uint8_t *data, size_t length, const char *text) {
     return length >= strlen(text) && !memcmp(data, text, strlen(text));
 }
 
-/* Read digits at `*at`, at most 10, and what ends them. */
-static bool hot_client_read_number(const uint8_t *line, size_t length, size_t *at, char ends,
-                                   size_t *number) {
-    size_t start = *at;
-    *number = 0;
-    while (*at < length && line[*at] >= '0' && line[*at] <= '9' && *at - start < 10)
-        *number = *number * 10 + (size_t)(line[(*at)++] - '0');
-    return *at > start && *at < length && line[(*at)++] == ends;
+/* Read a number at `*at`, and what ends it. */
+static bool hot_client_read_number(const char **at, const char *end, char ends, uint64_t *number) {
+    bool is_large;
+    return vc_read_digits(at, end, number, &is_large) && *at < end && *(*at)++ == ends;
 }
 
 /* Parse "VALUE <key> <flags> <bytes>\r\n<item>\r\nEND\r\n", whose line has `line` bytes. */
@@ -105,12 +96,13 @@ static vc_hot_reply parse_value(const uint8_t *data, size_t length, size_t line,
                                 const uint8_t *name, size_t value_max) {
     static const char END[] = "\r\nEND\r\n";
     char key[VC_HOT_KEY_BYTES];
-    size_t at = 6 + VC_HOT_KEY_BYTES + 1, flags, bytes;
+    const char *at = (const char *)data + 6 + VC_HOT_KEY_BYTES + 1;
+    const char *end = (const char *)data + line;
+    uint64_t flags, bytes;
     put_key(key, name);
-    if (line <= at || memcmp(data + 6, key, VC_HOT_KEY_BYTES) || data[at - 1] != ' ' ||
-        !hot_client_read_number(data, line, &at, ' ', &flags) ||
-        !hot_client_read_number(data, line, &at, '\r', &bytes) || at + 1 != line ||
-        bytes > value_max)
+    if (end <= at || memcmp(data + 6, key, VC_HOT_KEY_BYTES) || at[-1] != ' ' ||
+        !hot_client_read_number(&at, end, ' ', &flags) ||
+        !hot_client_read_number(&at, end, '\r', &bytes) || at + 1 != end || bytes > value_max)
         return (vc_hot_reply){VC_HOT_PROTOCOL, 0, NULL, 0};
     size_t whole = line + bytes + sizeof(END) - 1;
     size_t have = length < line + bytes ? 0 : length - line - bytes;
@@ -191,11 +183,9 @@ static call *take_first(server *s) {
 /* Tell the owner of a get; `item` is NULL if there is none. */
 static void tell(vc_hot *hot, call *done, const uint8_t *item, size_t length) {
     vc_observe(&hot->counts.calls, vc_monotonic_ns() - done->started_ns);
-    if (done->owner) {
-        hot->record = item ? item + VC_ITEM_BYTES : NULL;
-        hot->record_length = item ? length - VC_ITEM_BYTES : 0;
-        hot->on_get(hot->context, done->owner);
-    }
+    if (done->owner)
+        hot->on_get(hot->context, done->owner, item ? item + VC_ITEM_BYTES : NULL,
+                    item ? length - VC_ITEM_BYTES : 0);
     free(done);
 }
 
@@ -241,7 +231,6 @@ bool vc_hot_get(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], void *owner) {
     STAILQ_INSERT_TAIL(&s->calls, added, next);
     s->count++;
     if (!s->unsent) s->unsent = added;
-    if (!hot->alarm.due_ns) vc_loop_set_alarm(hot->loop, &hot->alarm, hot->timeout_ns);
     s->out.used += vc_hot_write_get((char *)s->out.bytes + s->out.used, name);
     vc_count(&hot->counts.gets, 1);
     return true;
@@ -252,12 +241,6 @@ void vc_hot_cancel(vc_hot *hot, const void *owner) {
     for (unsigned i = 0; i < hot->server_count; i++)
         STAILQ_FOREACH(one, &hot->servers[i].calls, next)
     if (one->owner == owner) one->owner = NULL;
-}
-
-bool vc_hot_asked(const vc_hot *hot, const uint8_t **record, size_t *length) {
-    *record = hot->record;
-    *length = hot->record_length;
-    return hot->record;
 }
 
 /* Count a reply, and tell who waits for it. */
@@ -332,8 +315,27 @@ static void flush(vc_hot *hot, server *s) {
 
 /* --- What the loop calls --------------------------------------------------------------------------- */
 
-void vc_hot_settle(vc_hot *hot) {
-    for (unsigned i = 0; i < hot->server_count; i++) connect_given(hot, &hot->servers[i]);
+/* How long the oldest command of a server may still take; 0: no longer. */
+static int64_t left_ns(const vc_hot *hot, const server *s, int64_t now_ns) {
+    const call *first = STAILQ_FIRST(&s->calls);
+    if (!first || (first == s->unsent && !s->is_waiting)) return hot->timeout_ns;
+    int64_t left = first->started_ns + hot->timeout_ns - now_ns;
+    return left > 0 ? left : 0;
+}
+
+static void end_late(vc_hot *hot, server *s) {
+    int64_t now_ns = vc_monotonic_ns();
+    /* Maybe it was this loop that was late. */
+    if (!left_ns(hot, s, now_ns)) receive(hot, s);
+    if (!left_ns(hot, s, now_ns)) hot_client_fail(hot, s, VC_HOT_TIMEOUT);
+}
+
+int64_t vc_hot_settle(vc_hot *hot) {
+    int64_t now_ns, next_ns = INT64_MAX;
+    for (unsigned i = 0; i < hot->server_count; i++) {
+        connect_given(hot, &hot->servers[i]);
+        if (hot->servers[i].count) end_late(hot, &hot->servers[i]);
+    }
     /* When one fails, those who wait go on, and may ask others. */
     for (bool has_failed = true; has_failed;) {
         has_failed = false;
@@ -344,6 +346,10 @@ void vc_hot_settle(vc_hot *hot) {
             if (s->watch.fd < 0) has_failed = true;
         }
     }
+    now_ns = vc_monotonic_ns();
+    for (const server *s = hot->servers; s < hot->servers + hot->server_count; s++)
+        if (s->count && left_ns(hot, s, now_ns) < next_ns) next_ns = left_ns(hot, s, now_ns);
+    return next_ns;
 }
 
 static void on_ready(vc_watch *watch, uint32_t events) {
@@ -352,35 +358,8 @@ static void on_ready(vc_watch *watch, uint32_t events) {
     if (s->watch.fd >= 0 && events & ~(uint32_t)EPOLLOUT) receive(s->hot, s);
 }
 
-/* How long the oldest command of a server may still take; 0: no longer. */
-static int64_t left_ns(const vc_hot *hot, const server *s, int64_t now_ns) {
-    const call *first = STAILQ_FIRST(&s->calls);
-    if (!first || (first == s->unsent && !s->is_waiting)) return hot->timeout_ns;
-    int64_t left = first->started_ns + hot->timeout_ns - now_ns;
-    return left > 0 ? left : 0;
-}
-
-static void on_alarm(vc_alarm *alarm) {
-    vc_hot *hot = (vc_hot *)(void *)((char *)alarm - offsetof(vc_hot, alarm));
-    int64_t next_ns = INT64_MAX;
-    for (unsigned i = 0; i < hot->server_count; i++) {
-        server *s = &hot->servers[i];
-        int64_t now_ns = vc_monotonic_ns();
-        /* Maybe it was this loop that was late. */
-        if (!left_ns(hot, s, now_ns)) receive(hot, s);
-        if (!left_ns(hot, s, now_ns)) hot_client_fail(hot, s, VC_HOT_TIMEOUT);
-    }
-    int64_t now_ns = vc_monotonic_ns();
-    for (unsigned i = 0; i < hot->server_count; i++) {
-        const server *s = &hot->servers[i];
-        if (s->count && left_ns(hot, s, now_ns) < next_ns) next_ns = left_ns(hot, s, now_ns);
-    }
-    if (next_ns != INT64_MAX) vc_loop_set_alarm(hot->loop, alarm, next_ns + 1);
-}
-
 void vc_hot_hurry(vc_hot *hot) {
     if (hot->timeout_ns > HURRY_NS) hot->timeout_ns = HURRY_NS;
-    on_alarm(&hot->alarm);
 }
 
 /* --- Servers ------------------------------------------------------------------------------------------ */
@@ -425,7 +404,6 @@ vc_hot *vc_hot_new(const char *const *addresses, unsigned count, int64_t timeout
     if (!hot) return NULL;
     hot->timeout_ns = timeout_ns;
     hot->record_max = record_max;
-    hot->alarm.ring = on_alarm;
     hot->server_count = count;
     for (unsigned i = 0; i < count; i++) {
         STAILQ_INIT(&hot->servers[i].calls);
@@ -438,9 +416,7 @@ vc_hot *vc_hot_new(const char *const *addresses, unsigned count, int64_t timeout
     return hot;
 }
 
-void vc_hot_install(vc_hot *hot, vc_loop *loop, void (*on_get)(void *context, void *owner),
-                    void *context) {
-    if (!loop && hot->loop) vc_loop_set_alarm(hot->loop, &hot->alarm, -1);
+void vc_hot_install(vc_hot *hot, vc_loop *loop, vc_hot_on_get *on_get, void *context) {
     for (unsigned i = 0; !loop && i < hot->server_count; i++) {
         server *s = &hot->servers[i];
         disconnect(hot, s);

@@ -78,10 +78,10 @@ typedef struct vc_hot vc_hot;
 vc_hot *vc_hot_new(const char *const *addresses, unsigned count, int64_t timeout_ns,
                    size_t record_max);
 void vc_hot_free(vc_hot *hot);
-/* Serve a loop. `on_get`: a get of an owner was answered or has failed; `vc_hot_asked` tells how
- * until it returns. `loop` NULL: no longer; it does not run. */
-void vc_hot_install(vc_hot *hot, vc_loop *loop, void (*on_get)(void *context, void *owner),
-                    void *context);
+/* A get of an owner was answered, with a record that is valid until this returns, or NULL. */
+typedef void vc_hot_on_get(void *context, void *owner, const uint8_t *record, size_t length);
+/* Serve a loop. `loop` NULL: no longer; it does not run. */
+void vc_hot_install(vc_hot *hot, vc_loop *loop, vc_hot_on_get *on_get, void *context);
 
 /* The server that an item belongs to, also while it is down; any thread. */
 unsigned vc_hot_server_of(const vc_hot *hot, const uint8_t name[VC_ITEM_BYTES]);
@@ -96,11 +96,10 @@ vc_hot_result vc_hot_take_failure(vc_hot *hot, unsigned server);
 bool vc_hot_get(vc_hot *hot, const uint8_t name[VC_ITEM_BYTES], void *owner);
 /* `on_get` is not called for an owner any more. */
 void vc_hot_cancel(vc_hot *hot, const void *owner);
-/* During `on_get`: whether there is the item that was asked for, with its record. */
-bool vc_hot_asked(const vc_hot *hot, const uint8_t **record, size_t *length);
 
-/* Send what was asked for; before the loop waits. */
-void vc_hot_settle(vc_hot *hot);
+/* Send what was asked for, and end what is late; before the loop waits, at most for the time that is
+ * returned. */
+int64_t vc_hot_settle(vc_hot *hot);
 /* From now on, wait for no more than a second: the process stops. */
 void vc_hot_hurry(vc_hot *hot);
 

@@ -15,7 +15,6 @@ static void loop_on_wakeup(vc_watch *watch, uint32_t events) {
 
 bool vc_loop_open(vc_loop *loop, const vc_loop_owner *owner) {
     *loop = (vc_loop){.owner = *owner, .wakeup.ready = loop_on_wakeup};
-    LIST_INIT(&loop->alarms);
     loop->epoll = epoll_create1(EPOLL_CLOEXEC);
     loop->wakeup.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (loop->wakeup.fd >= 0 && vc_loop_watch(loop, &loop->wakeup, EPOLLIN | EPOLLET)) return true;
@@ -62,37 +61,10 @@ void vc_loop_unwatch(vc_loop *loop, vc_watch *watch) {
     (void)loop_control(loop, EPOLL_CTL_DEL, watch, 0);
 }
 
-/* --- Alarms --------------------------------------------------------------------------------- */
-
-void vc_loop_set_alarm(vc_loop *loop, vc_alarm *alarm, int64_t after_ns) {
-    if (alarm->due_ns) LIST_REMOVE(alarm, next);
-    alarm->due_ns = after_ns < 0 ? 0 : vc_monotonic_ns() + after_ns;
-    if (alarm->due_ns) LIST_INSERT_HEAD(&loop->alarms, alarm, next);
-}
-
-/* Each loop has one or two alarms. */
-static vc_alarm *loop_first_alarm(const vc_loop *loop) {
-    vc_alarm *first = NULL, *one;
-    LIST_FOREACH(one, &loop->alarms, next)
-    if (!first || one->due_ns < first->due_ns) first = one;
-    return first;
-}
-
-static void loop_ring_alarms(vc_loop *loop) {
-    vc_alarm *first;
-    while ((first = loop_first_alarm(loop)) && first->due_ns <= vc_monotonic_ns()) {
-        vc_loop_set_alarm(loop, first, -1);
-        first->ring(first);
-    }
-}
-
 /* --- Rounds --------------------------------------------------------------------------------- */
 
 static int loop_timeout_ms(const vc_loop *loop) {
-    const vc_alarm *first = loop_first_alarm(loop);
-    int64_t wait_ns = loop->wait_ns;
-    if (first && first->due_ns - loop->now_ns < wait_ns) wait_ns = first->due_ns - loop->now_ns;
-    return wait_ns <= 0 ? 0 : (int)((wait_ns + LOOP_MS_NS - 1) / LOOP_MS_NS);
+    return loop->wait_ns <= 0 ? 0 : (int)((loop->wait_ns + LOOP_MS_NS - 1) / LOOP_MS_NS);
 }
 
 static void loop_round(vc_loop *loop) {
@@ -105,7 +77,6 @@ static void loop_round(vc_loop *loop) {
         if (watch->fd >= 0) watch->ready(watch, events[i].events);
     }
     if (atomic_exchange(&loop->is_woken, false)) loop->owner.woken(loop->owner.context);
-    if (!LIST_EMPTY(&loop->alarms)) loop_ring_alarms(loop);
     loop->wait_ns = loop->owner.turn(loop->owner.context);
 }
 

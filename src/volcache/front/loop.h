@@ -1,7 +1,7 @@
-/* An event loop: descriptors, alarms, and what other threads hand to it. Knows no protocol.
+/* An event loop: descriptors, and what other threads hand to it. Knows no protocol.
  *
  * One round: wait; call `ready` of each descriptor that has events; take what other threads have
- * handed over; ring alarms; call `turn` of the owner, which does a bounded amount of work.
+ * handed over; call `turn` of the owner, which does a bounded amount of work.
  *
  * Threads. The loop belongs to the thread that calls `vc_loop_run`. Other threads may call
  * `vc_loop_wake`, `vc_loop_end` and `vc_loop_stalled_ns`. */
@@ -12,20 +12,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/epoll.h>
-#include <sys/queue.h>
 
 /* A descriptor. Its owner keeps it in memory until the end of the round in which it was closed. */
 typedef struct vc_watch {
     int fd;
     void (*ready)(struct vc_watch *watch, uint32_t events);
 } vc_watch;
-
-/* Something that happens once, at a time by the monotonic clock. */
-typedef struct vc_alarm {
-    LIST_ENTRY(vc_alarm) next;
-    int64_t due_ns; /* 0: it is not set */
-    void (*ring)(struct vc_alarm *alarm);
-} vc_alarm;
 
 typedef struct {
     /* Events were handled. Returns for how long the loop may wait until the next round. */
@@ -39,7 +31,6 @@ typedef struct {
     vc_loop_owner owner;
     int epoll;
     vc_watch wakeup;
-    LIST_HEAD(vc_alarms, vc_alarm) alarms;
     int64_t now_ns; /* when the round began */
     int64_t wait_ns;
     _Atomic int64_t turn_ns; /* when it began; 0: the loop waits */
@@ -61,8 +52,5 @@ bool vc_loop_watch(vc_loop *loop, vc_watch *watch, uint32_t events);
 bool vc_loop_change(vc_loop *loop, vc_watch *watch, uint32_t events);
 /* Before the descriptor is closed, if others have it, too. */
 void vc_loop_unwatch(vc_loop *loop, vc_watch *watch);
-
-/* Ring after so many nanoseconds, in place of the time before; below 0: not at all. */
-void vc_loop_set_alarm(vc_loop *loop, vc_alarm *alarm, int64_t after_ns);
 
 #endif

@@ -254,11 +254,12 @@ static int64_t server_turn(void *context) {
         if (server_is_empty(home)) vc_loop_end(&home->loop);
     }
     vc_hot *hot = home->server->config.hots[home->number];
-    if (hot) vc_hot_settle(hot);
+    int64_t late_ns = hot ? vc_hot_settle(hot) : INT64_MAX;
     vc_connections_free_closed(home);
     if (!STAILQ_EMPTY(&home->ready)) return 0;
-    if (home->waiting || home->is_draining) return SERVER_STEP_NS;
-    return home->tick_ns - home->loop.now_ns;
+    int64_t wait_ns = home->waiting || home->is_draining ? SERVER_STEP_NS
+                                                         : home->tick_ns - home->loop.now_ns;
+    return late_ns < wait_ns ? late_ns : wait_ns;
 }
 
 /* Let this thread take the processor, when it wakes up, from one that runs for longer at a time. The

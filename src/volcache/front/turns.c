@@ -167,12 +167,12 @@ static void turn_ask(vc_connection *c) {
     turn_execute_again(c, VC_WAITED_HOT);
 }
 
-void vc_connection_on_copy(void *context, void *owner) {
-    vc_home *home = context;
+void vc_connection_on_copy(void *context, void *owner, const uint8_t *record, size_t length) {
     vc_connection *c = owner;
-    vc_hot *hot = home->server->config.hots[home->number];
-    bool is_found = vc_hot_asked(hot, &c->stream->copy, &c->stream->copy_length);
-    c->stream->hot = is_found ? VC_COPY_FOUND : VC_COPY_ABSENT;
+    (void)context;
+    c->stream->copy = record;
+    c->stream->copy_length = length;
+    c->stream->hot = record ? VC_COPY_FOUND : VC_COPY_ABSENT;
     turn_resume(c, VC_WAITED_HOT);
 }
 
