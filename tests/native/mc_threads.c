@@ -382,7 +382,7 @@ int main(int count, char **arguments) {
         CHECK(!pthread_join(clients[i].thread, NULL));
         for (int j = 0; j < COUNTS; j++) total[j] += clients[i].counts[j];
     }
-    vc_server_begin_drain(server, INT64_C(100000000000));
+    vc_server_drain(server, INT64_C(100000000000));
     CHECK(!pthread_join(calls_thread, NULL));
     vc_server_get_figures(server, &figures);
     const vc_protocol_figures *of = &figures.protocols[0];

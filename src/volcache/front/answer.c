@@ -119,12 +119,8 @@ char *vc_put_headers_from(char *to, const char *source, const vc_record *record,
     to = put_position(to, length, record);
     to = vc_put_bytes(vc_put_text(to, "\r\nX-Cache: "), source, 4);
     to = vc_put_text(to, "\r\nContent-Type: ");
-    if (record->type_length) {
-        to = vc_put_bytes(to, types, record->type_length);
-    } else {
-        const char *guessed = vc_types_guess(guess, key, record->key_length);
-        to = vc_put_bytes(to, guessed, strlen(guessed));
-    }
+    if (record->type_length) to = vc_put_bytes(to, types, record->type_length);
+    else to = vc_put_text(to, vc_types_guess(guess, key, record->key_length));
     return put_rest(to, record, types, second, remaining_ms);
 }
 

@@ -38,31 +38,23 @@ static int64_t date_of(const vc_record *record) {
 
 /* --- Entity tags -------------------------------------------------------------------------- */
 
-static bool conditions_is_text(vc_text text, const char *other, size_t length) {
-    return text.length == length && !memcmp(text.at, other, length);
-}
-
-/* Write the tag of a record with its quotes; returns its length. */
-static size_t put_quoted_tag(char to[VC_TAG_BYTES + 2], const vc_record *record) {
-    char *end = to;
-    *end++ = '"';
-    end = vc_put_tag(end, record);
-    *end++ = '"';
-    return (size_t)(end - to);
+/* Write the tag of a record with its quotes. */
+static vc_text put_quoted_tag(char to[VC_TAG_BYTES + 2], const vc_record *record) {
+    const char *end = vc_put_text(vc_put_tag(vc_put_text(to, "\""), record), "\"");
+    return (vc_text){to, (size_t)(end - to)};
 }
 
 /* Whether a list of tags, or `*`, has the tag of a record; `record` may be NULL. */
 static bool has_tag(vc_text list, const vc_record *record, bool weakly) {
-    char tag[VC_TAG_BYTES + 2];
-    if (!record || conditions_is_text(list, "*", 1)) return record;
-    size_t length = put_quoted_tag(tag, record);
+    char room[VC_TAG_BYTES + 2];
+    if (!record || vc_text_is(list, "*")) return record;
+    vc_text tag = put_quoted_tag(room, record);
     const char *at = list.at, *end = list.at + list.length, *open, *close;
     while ((open = memchr(at, '"', (size_t)(end - at))) &&
            (close = memchr(open + 1, '"', (size_t)(end - open - 1)))) {
         bool is_weak = open - at >= 2 && !memcmp(open - 2, "W/", 2);
-        if ((weakly || !is_weak) &&
-            conditions_is_text((vc_text){open, (size_t)(close + 1 - open)}, tag, length))
-            return true;
+        vc_text one = {open, (size_t)(close + 1 - open)};
+        if ((weakly || !is_weak) && vc_text_equals(one, tag)) return true;
         at = close + 1;
     }
     return false;
@@ -118,7 +110,7 @@ static vc_extent if_range(const vc_request *request, const vc_record *record, in
     char tag[VC_TAG_BYTES + 2];
     if (!condition.length) return VC_PART;
     if (condition.at[condition.length - 1] == '"')
-        return conditions_is_text(condition, tag, put_quoted_tag(tag, record)) ? VC_PART : VC_WHOLE;
+        return vc_text_equals(condition, put_quoted_tag(tag, record)) ? VC_PART : VC_WHOLE;
     int64_t date = vc_parse_date(condition), modified = date_of(record);
     if (date < 0) return VC_RANGE_UNDECIDED;
     return date == modified && modified <= second ? VC_PART : VC_WHOLE;

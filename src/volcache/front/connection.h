@@ -137,7 +137,7 @@ struct vc_server {
     _Atomic unsigned short_of_memory;
     _Atomic uint64_t accept_error;
     uint64_t most_held; /* since freed memory was given back; of the first loop */
-    _Atomic uint64_t open[VC_PROTOCOLS], most[VC_PROTOCOLS];
+    _Atomic uint64_t open[VC_PROTOCOLS];
     _Atomic bool is_in_ring;
     _Atomic int64_t drain_ns; /* when the drain began; 0: not yet */
     _Atomic int64_t end_ns;   /* when all are closed */

@@ -151,19 +151,10 @@ void vc_upstreams_free(vc_upstreams *pool) {
 
 /* --- The answer ----------------------------------------------------------------------------------- */
 
-/* Return the value of a field of the head, NULL without it. The head ends with a zero. */
-static const char *forward_field(const vc_upstream *u, const char *name) {
-    size_t length = strlen(name);
-    for (const char *line = strstr(u->head, "\r\n"); line && line[2];
-         line = strstr(line + 2, "\r\n"))
-        if (!strncasecmp(line + 2, name, length)) return line + 2 + length;
-    return NULL;
-}
-
 /* Understand the head of an answer. Returns false if it has no length. */
 static bool forward_parse_head(vc_upstream *u) {
-    const char *length = forward_field(u, "Content-Length:");
-    const char *connection = forward_field(u, "Connection:");
+    const char *length = vc_find_after(u->head, "\r\nContent-Length:");
+    const char *connection = vc_find_after(u->head, "\r\nConnection:");
     int status = atoi(u->head + sizeof("HTTP/1.1"));
     bool has_body = !u->is_head && status != 204 && status != 304;
     u->has_head = true;
@@ -325,7 +316,6 @@ bool vc_forward_open(vc_connection *c) {
     };
     c->exchange = e;
     c->extra = e->used;
-    vc_count(&c->home->figures.forwarded, 1);
     return true;
 }
 

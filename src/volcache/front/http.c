@@ -4,7 +4,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <strings.h>
 
 enum {
     EVENT_PATH_BYTES = 4096, /* in an event */
@@ -82,9 +81,7 @@ static void http_update_date(vc_http *http, int64_t now_ns) {
 }
 
 static char *http_put_end(char *to, const vc_date *date, const char *more, bool keeps_alive) {
-    to = vc_put_text(to, "\r\nDate: ");
-    memcpy(to, date->text, VC_DATE_BYTES);
-    to += VC_DATE_BYTES;
+    to = vc_put_bytes(vc_put_text(to, "\r\nDate: "), date->text, VC_DATE_BYTES);
     if (more) to = vc_put_text(to, more);
     return vc_put_text(to, keeps_alive ? "\r\nConnection: Keep-Alive\r\n\r\n"
                                        : "\r\nConnection: close\r\n\r\n");
@@ -141,7 +138,7 @@ static void http_log(const vc_http_job *job, vc_http_answer answer, const vc_rec
         .took_ns = took_ns,
         .record = record,
     };
-    if (*name->source) line.cache = (vc_text){name->source, strlen(name->source)};
+    if (*name->source) line.cache = vc_text_of(name->source);
     vc_log_add(job->http->by.log, &line);
 }
 
@@ -157,10 +154,8 @@ static void http_log_later(const vc_http_job *job) {
 
 /* Return the value of a field of an answer's head. */
 static vc_text http_find(const char *head, const char *name) {
-    const char *at = strcasestr(head, name);
-    if (!at) return (vc_text){0};
-    at += strlen(name);
-    return (vc_text){at, strcspn(at, "\r")};
+    const char *at = vc_find_after(head, name);
+    return (vc_text){at, at ? strcspn(at, "\r") : 0};
 }
 
 /* Log a request that was forwarded; `head` is that of the application's answer, NULL: it has not
@@ -415,11 +410,9 @@ vc_step vc_http_forward(vc_http_job *job) {
     http_ask_for_body(job, was_chunked ? SIZE_MAX : job->length - request->length);
     request->keeps_alive = true; /* The connection to the application. */
     forward->head_length = vc_request_write(request, http->head);
-    if (!forward->head_length) return http_stop(job, 431, "the head of the request is too long");
     http_log_later(job);
     job->body = 0;
     s->base.closes = !job->keeps_alive;
-    vc_count(&http->counts.forwarded, 1);
     return VC_STEP_FORWARD;
 }
 

@@ -105,7 +105,7 @@ typedef struct {
 /* Since the start. */
 typedef struct {
     vc_durations answers[VC_HTTP_ANSWERS];
-    uint64_t bytes_in, bytes_out, forwarded;
+    uint64_t bytes_in, bytes_out;
 } vc_http_counts;
 
 typedef struct vc_http vc_http;

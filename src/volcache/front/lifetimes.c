@@ -47,7 +47,7 @@ static bool read_age(vc_text text, int64_t *seconds) {
 static bool keep_directive(vc_lifetime *to, vc_text *kept, unsigned *count, vc_text text) {
     size_t length = to->directives_length, gap = length ? 2 : 0;
     for (unsigned i = 0; i < *count; i++)
-        if (kept[i].length == text.length && !memcmp(kept[i].at, text.at, text.length)) return true;
+        if (vc_text_equals(kept[i], text)) return true;
     if (*count == DIRECTIVES_MAX || length + gap + text.length > VC_DIRECTIVES_BYTES) return false;
     memcpy(to->directives + length, ", ", gap);
     memcpy(to->directives + length + gap, text.at, text.length);
@@ -76,9 +76,7 @@ static bool read_directives(vc_text list, vc_lifetime *to, int64_t *seconds) {
 
 /* Read Expires: seconds since the epoch, 0 if that is in the past. */
 static bool read_expires(vc_text text, int64_t *second) {
-    bool is_past = (text.length == 1 && text.at[0] == '0') ||
-                   (text.length == 2 && !memcmp(text.at, "-1", 2));
-    *second = is_past ? 0 : vc_parse_date(text);
+    *second = vc_text_is(text, "0") || vc_text_is(text, "-1") ? 0 : vc_parse_date(text);
     return *second >= 0;
 }
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <time.h>
 
 #include "answer.h"
@@ -28,15 +27,7 @@ struct vc_log {
     char *buffers[2];
 };
 
-static char *log_put(char *to, const char *text) {
-    size_t length = strlen(text);
-    memcpy(to, text, length);
-    return to + length;
-}
-
 /* --- What comes from clients ------------------------------------------------------------------ */
-
-static int log_digit(char digit) { return digit <= '9' ? digit - '0' : (digit | 0x20) - 'a' + 10; }
 
 static bool log_is_plain(uint8_t byte) {
     bool is_letter = (byte | 0x20) >= 'a' && (byte | 0x20) <= 'z';
@@ -57,10 +48,10 @@ static char *log_put_word(char *to, vc_text text, size_t most, bool is_encoded) 
     const char *end = to + most;
     if (!text.length) *to++ = '-';
     for (size_t i = 0; i < text.length; i++) {
-        if (to > end - 3) return log_put(to, "...");
+        if (to > end - 3) return vc_put_text(to, "...");
         uint8_t byte = (uint8_t)text.at[i];
         if (is_encoded && byte == '%' && i + 2 < text.length) {
-            byte = (uint8_t)(log_digit(text.at[i + 1]) << 4 | log_digit(text.at[i + 2]));
+            byte = (uint8_t)(vc_hex_digit(text.at[i + 1]) << 4 | vc_hex_digit(text.at[i + 2]));
             i += 2;
         }
         if (!log_is_plain(byte)) {
@@ -78,9 +69,9 @@ static char *log_put_word(char *to, vc_text text, size_t most, bool is_encoded) 
 static char *log_put_quoted(const vc_log *log, char *to, vc_text text, int *left) {
     for (size_t i = 0; i < text.length && *left >= 0; i++, --*left) {
         char byte = text.at[i];
-        if (!*left) to = log_put(to, "...");
+        if (!*left) to = vc_put_text(to, "...");
         else if (byte >= ' ' && byte < 0x7F && byte != '"' && byte != '\\') *to++ = byte;
-        else to = log_put_hex(log_put(to, log->is_json ? "\\\\x" : "\\x"), (uint8_t)byte);
+        else to = log_put_hex(vc_put_text(to, log->is_json ? "\\\\x" : "\\x"), (uint8_t)byte);
     }
     return to;
 }
@@ -93,13 +84,11 @@ static char *log_put_header(const vc_log *log, char *to, const vc_request *reque
     *to++ = '"';
     for (unsigned i = 0; request && i < request->field_count; i++) {
         const vc_field *field = &request->fields[i];
-        if (field->name.length != strlen(name) || !field->value.length ||
-            strncasecmp(field->name.at, name, field->name.length))
-            continue;
-        if (to != start + 1) to = log_put_quoted(log, to, (vc_text){", ", 2}, &left);
+        if (!field->value.length || !vc_text_is_name(field->name, name)) continue;
+        if (to != start + 1) to = log_put_quoted(log, to, vc_text_of(", "), &left);
         to = log_put_quoted(log, to, field->value, &left);
     }
-    if (to == start + 1) return log_put(start, log->is_json ? "null" : "\"-\"");
+    if (to == start + 1) return vc_put_text(start, log->is_json ? "null" : "\"-\"");
     *to++ = '"';
     return to;
 }
@@ -136,7 +125,7 @@ static void log_update_time(vc_log *log, int64_t second) {
 
 /* Write a field that may be absent. */
 static char *log_put_field(const vc_log *log, char *to, vc_text text) {
-    if (!text.at) return log_put(to, log->is_json ? "null" : "-");
+    if (!text.at) return vc_put_text(to, log->is_json ? "null" : "-");
     if (log->is_json) *to++ = '"';
     to = log_put_word(to, text, LOG_WORD_BYTES, false);
     if (log->is_json) *to++ = '"';
@@ -147,8 +136,8 @@ static vc_text log_position(const vc_log_line *line, char *to) {
     const vc_record *record = line->record;
     if (!record) return line->position;
     char *end = vc_put_number(to, record->volume);
-    end = vc_put_number(log_put(end, ","), record->offset);
-    end = vc_put_number(log_put(end, ","), record->size);
+    end = vc_put_number(vc_put_text(end, ","), record->offset);
+    end = vc_put_number(vc_put_text(end, ","), record->size);
     return (vc_text){to, (size_t)(end - to)};
 }
 
@@ -163,37 +152,35 @@ static char *log_put_seconds(char *to, int64_t ns) {
 static char *log_put_line(const vc_log *log, char *to, const vc_log_line *line, int64_t now_us) {
     const bool is_json = log->is_json;
     const vc_request *request = line->request;
-    vc_text remote = {line->remote, strlen(line->remote)}, method = {line->command, 0};
+    vc_text method = request ? request->method_text : vc_text_of(line->command);
     char place[80];
-    if (request) method = request->method_text;
-    else method.length = strlen(line->command);
     if (is_json)
         to += sprintf(to, "{\"time\": \"%s.%03dZ\", \"remote\": \"", log->time,
                       (int)(now_us / 1000 % 1000));
-    to = log_put_word(to, remote, LOG_WORD_BYTES, false);
-    if (!is_json) to = log_put(log_put(log_put(to, " - - ["), log->time), "]");
-    to = log_put(to, is_json ? "\", \"method\": \"" : " \"");
+    to = log_put_word(to, vc_text_of(line->remote), LOG_WORD_BYTES, false);
+    if (!is_json) to = vc_put_text(vc_put_text(vc_put_text(to, " - - ["), log->time), "]");
+    to = vc_put_text(to, is_json ? "\", \"method\": \"" : " \"");
     to = log_put_word(to, method, LOG_WORD_BYTES, false);
-    to = log_put_uri(log, log_put(to, is_json ? "\", \"uri\": \"" : " "), line);
-    to = log_put(to, is_json ? "\", \"protocol\": \"" : " ");
-    to = log_put(to, !request ? "memcache" : request->is_http_1_0 ? "HTTP/1.0" : "HTTP/1.1");
-    to = log_put(to, is_json ? "\", \"status\": " : "\" ");
+    to = log_put_uri(log, vc_put_text(to, is_json ? "\", \"uri\": \"" : " "), line);
+    to = vc_put_text(to, is_json ? "\", \"protocol\": \"" : " ");
+    to = vc_put_text(to, !request ? "memcache" : request->is_http_1_0 ? "HTTP/1.0" : "HTTP/1.1");
+    to = vc_put_text(to, is_json ? "\", \"status\": " : "\" ");
     to = vc_put_number(to, (uint64_t)line->status);
-    to = vc_put_number(log_put(to, is_json ? ", \"bytes\": " : " "), line->bytes);
-    to = log_put(to, is_json ? ", \"referer\": " : " ");
+    to = vc_put_number(vc_put_text(to, is_json ? ", \"bytes\": " : " "), line->bytes);
+    to = vc_put_text(to, is_json ? ", \"referer\": " : " ");
     to = log_put_header(log, to, request, "referer");
-    to = log_put(to, is_json ? ", \"agent\": " : " ");
+    to = vc_put_text(to, is_json ? ", \"agent\": " : " ");
     to = log_put_header(log, to, request, "user-agent");
-    to = log_put(to, is_json ? ", \"forwarded\": " : " ");
+    to = vc_put_text(to, is_json ? ", \"forwarded\": " : " ");
     to = log_put_header(log, to, request, "x-forwarded-for");
-    to = log_put_field(log, log_put(to, is_json ? ", \"cache\": " : " cache="), line->cache);
-    to = log_put_field(log, log_put(to, is_json ? ", \"position\": " : " position="),
+    to = log_put_field(log, vc_put_text(to, is_json ? ", \"cache\": " : " cache="), line->cache);
+    to = log_put_field(log, vc_put_text(to, is_json ? ", \"position\": " : " position="),
                        log_position(line, place));
     if (!request)
-        to = log_put_field(log, log_put(to, is_json ? ", \"result\": " : " result="),
-                           (vc_text){line->result, strlen(line->result)});
-    to = log_put_seconds(log_put(to, is_json ? ", \"seconds\": " : " seconds="), line->took_ns);
-    return log_put(to, is_json ? "}\n" : "\n");
+        to = log_put_field(log, vc_put_text(to, is_json ? ", \"result\": " : " result="),
+                           vc_text_of(line->result));
+    to = log_put_seconds(vc_put_text(to, is_json ? ", \"seconds\": " : " seconds="), line->took_ns);
+    return vc_put_text(to, is_json ? "}\n" : "\n");
 }
 
 void vc_log_add(vc_log *log, const vc_log_line *line) {

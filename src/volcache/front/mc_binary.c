@@ -163,7 +163,7 @@ static bool find_token(vc_mc_command *command) {
 static vc_step parse_login(vc_mc_stream *stream, vc_mc_command *command) {
     vc_text mechanism = command->key;
     bool is_first = command->opcode == SASL_AUTH;
-    bool is_plain = mechanism.length == 5 && !strncasecmp(mechanism.at, "PLAIN", 5);
+    bool is_plain = vc_text_is_name(mechanism, "PLAIN");
     bool is_right = is_first ? is_plain : stream->is_sasl_step;
     command->key.length = 0;
     stream->has_sasl = stream->has_sasl || stream->rights.wants_credentials;
@@ -290,7 +290,7 @@ static void respond(const vc_mc_command *command, vc_out *out, unsigned code, ui
 
 static void respond_text(const vc_mc_command *command, vc_out *out, unsigned code,
                          const char *text) {
-    respond(command, out, code, 0, VC_MC_NONE, NULL, (vc_text){text, strlen(text)});
+    respond(command, out, code, 0, VC_MC_NONE, NULL, vc_text_of(text));
 }
 
 /* Answer a result that is no success, as memcached does. */
@@ -316,8 +316,7 @@ static void mc_binary_fail(const vc_mc_command *command, const vc_mc_outcome *ou
     vc_text text = outcome->text;
     if (result == VC_MC_NOT_STORED && command->mode == VC_MC_ADD) result = VC_MC_EXISTS;
     if (result == VC_MC_NOT_STORED && command->mode == VC_MC_REPLACE) result = VC_MC_NOT_FOUND;
-    if (result != VC_MC_FAILED || !text.length)
-        text = (vc_text){ANSWERS[result].text, strlen(ANSWERS[result].text)};
+    if (result != VC_MC_FAILED || !text.length) text = vc_text_of(ANSWERS[result].text);
     if (text.length > VC_MC_TEXT_BYTES_MAX) text.length = VC_MC_TEXT_BYTES_MAX;
     respond(command, out, ANSWERS[result].status, 0, VC_MC_NONE, NULL, text);
 }

@@ -26,7 +26,7 @@ static vc_step end(vc_mc_run *run, vc_mc_result result) {
 
 static vc_step mc_store_refuse(vc_mc_run *run, vc_mc_result result, const char *text) {
     end(run, result);
-    run->outcome.text = (vc_text){text, strlen(text)};
+    run->outcome.text = vc_text_of(text);
     return REFUSED;
 }
 

@@ -5,71 +5,47 @@
 
 /* What a byte may be part of. */
 enum { TOKEN = 1, TARGET = 2, VALUE = 4, HOST = 8, HEX = 16, DIGIT = 32 };
+enum { WORD = TOKEN | TARGET | VALUE | HOST };
 
 static const uint8_t CLASSES[256] = {
     ['\t'] = VALUE,
     [' '] = VALUE,
-    ['!'] = TOKEN | TARGET | VALUE | HOST,
+    ['!'] = WORD,
     ['"'] = TARGET | VALUE,
     ['#'] = TOKEN | VALUE,
-    ['$'] = TOKEN | TARGET | VALUE | HOST,
-    ['%'] = TOKEN | TARGET | VALUE | HOST,
-    ['&'] = TOKEN | TARGET | VALUE | HOST,
-    ['\''] = TOKEN | TARGET | VALUE | HOST,
-    ['('] = TARGET | VALUE | HOST,
-    [')'] = TARGET | VALUE | HOST,
-    ['*'] = TOKEN | TARGET | VALUE | HOST,
-    ['+'] = TOKEN | TARGET | VALUE | HOST,
+    ['$' ... '\''] = WORD,
+    ['(' ... ')'] = TARGET | VALUE | HOST,
+    ['*' ... '+'] = WORD,
     [','] = TARGET | VALUE | HOST,
-    ['-'] = TOKEN | TARGET | VALUE | HOST,
-    ['.'] = TOKEN | TARGET | VALUE | HOST,
+    ['-' ... '.'] = WORD,
     ['/'] = TARGET | VALUE,
-    ['0' ... '9'] = TOKEN | TARGET | VALUE | HOST | HEX | DIGIT,
-    [':'] = TARGET | VALUE | HOST,
-    [';'] = TARGET | VALUE | HOST,
+    ['0' ... '9'] = WORD | HEX | DIGIT,
+    [':' ... ';'] = TARGET | VALUE | HOST,
     ['<'] = TARGET | VALUE,
     ['='] = TARGET | VALUE | HOST,
-    ['>'] = TARGET | VALUE,
-    ['?'] = TARGET | VALUE,
-    ['@'] = TARGET | VALUE,
-    ['A' ... 'F'] = TOKEN | TARGET | VALUE | HOST | HEX,
-    ['G' ... 'Z'] = TOKEN | TARGET | VALUE | HOST,
+    ['>' ... '@'] = TARGET | VALUE,
+    ['A' ... 'F'] = WORD | HEX,
+    ['G' ... 'Z'] = WORD,
     ['['] = TARGET | VALUE | HOST,
     ['\\'] = TARGET | VALUE,
     [']'] = TARGET | VALUE | HOST,
     ['^'] = TOKEN | TARGET | VALUE,
-    ['_'] = TOKEN | TARGET | VALUE | HOST,
+    ['_'] = WORD,
     ['`'] = TOKEN | TARGET | VALUE,
-    ['a' ... 'f'] = TOKEN | TARGET | VALUE | HOST | HEX,
-    ['g' ... 'z'] = TOKEN | TARGET | VALUE | HOST,
+    ['a' ... 'f'] = WORD | HEX,
+    ['g' ... 'z'] = WORD,
     ['{'] = TARGET | VALUE,
     ['|'] = TOKEN | TARGET | VALUE,
     ['}'] = TARGET | VALUE,
-    ['~'] = TOKEN | TARGET | VALUE | HOST,
+    ['~'] = WORD,
     [0x80 ... 0xFF] = VALUE,
 };
 
-/* Methods that bjoern's parser knows and that may be passed to it. */
-static const struct {
-    const char *text;
-    vc_method method;
-} METHODS[] = {
-    {"GET", VC_GET},
-    {"PUT", VC_PUT},
-    {"HEAD", VC_HEAD},
-    {"DELETE", VC_DELETE},
-    {"PROPFIND", VC_PROPFIND},
-    {"OPTIONS", VC_OTHER_METHOD},
-    {"POST", VC_OTHER_METHOD},
-    {"MKCOL", VC_OTHER_METHOD},
-    {"PATCH", VC_OTHER_METHOD},
-    {"TRACE", VC_OTHER_METHOD},
-    {"COPY", VC_OTHER_METHOD},
-    {"MOVE", VC_OTHER_METHOD},
-    {"LOCK", VC_OTHER_METHOD},
-    {"UNLOCK", VC_OTHER_METHOD},
-    {"PROPPATCH", VC_OTHER_METHOD},
-};
+/* Methods that bjoern's parser knows and that may be passed to it; the first ones in the order of
+ * `vc_method`. */
+static const char *const METHODS[] = {"OPTIONS",  "GET",  "HEAD",  "PUT",    "DELETE",
+                                      "PROPFIND", "POST", "MKCOL", "PATCH",  "TRACE",
+                                      "COPY",     "MOVE", "LOCK",  "UNLOCK", "PROPPATCH"};
 enum { METHOD_COUNT = sizeof(METHODS) / sizeof(METHODS[0]) };
 
 static const struct {
@@ -124,9 +100,8 @@ __attribute__((format(printf, 3, 4))) static vc_head request_refuse(vc_request *
     return VC_HEAD_REFUSED;
 }
 
-static vc_head refuse_line(vc_request *request) {
-    return request_refuse(
-        request, 400, "bad request: a line ends without CR LF; allowed is CR LF after each line");
+static vc_head refuse_bad(vc_request *request, const char *why) {
+    return request_refuse(request, 400, "bad request: %s", why);
 }
 
 /* --- The request line ----------------------------------------------------------------- */
@@ -134,8 +109,8 @@ static vc_head refuse_line(vc_request *request) {
 static bool parse_method(vc_request *request, vc_text text) {
     request->method_text = text;
     for (unsigned i = 0; i < METHOD_COUNT; i++)
-        if (vc_text_is(text, METHODS[i].text)) {
-            request->method = METHODS[i].method;
+        if (vc_text_is(text, METHODS[i])) {
+            request->method = i <= VC_PROPFIND ? i : VC_OTHER_METHOD;
             return true;
         }
     return false;
@@ -144,7 +119,7 @@ static bool parse_method(vc_request *request, vc_text text) {
 static vc_head parse_target(vc_request *request, const char *at, const char *end) {
     if (at < end && *at == '*' && end - at == 1) {
         if (!vc_text_is_name(request->method_text, "OPTIONS"))
-            return request_refuse(request, 400, "bad request: the target * is for OPTIONS only");
+            return refuse_bad(request, "the target * is for OPTIONS only");
         request->path = (vc_text){at, 1};
         return VC_HEAD_COMPLETE;
     }
@@ -153,7 +128,7 @@ static vc_head parse_target(vc_request *request, const char *at, const char *end
         while (slash < end && *slash != '/' && *slash != '?') slash++;
         request->authority = (vc_text){at, (size_t)(slash - at)};
         if (slash == at || !is_all(at, slash, HOST))
-            return request_refuse(request, 400, "bad request: the target names no host");
+            return refuse_bad(request, "the target names no host");
         at = slash;
     }
     const char *mark = memchr(at, '?', (size_t)(end - at)), *stop = mark ? mark : end;
@@ -161,16 +136,14 @@ static vc_head parse_target(vc_request *request, const char *at, const char *end
     if (request->authority.at && at == stop) request->path = (vc_text){"/", 1};
     if (mark) request->query = (vc_text){mark + 1, (size_t)(end - mark - 1)};
     if (!request->path.length || request->path.at[0] != '/')
-        return request_refuse(
-            request, 400,
-            "bad request: the target is no path; allowed is a path that begins with a"
-            " slash");
+        return refuse_bad(request,
+                          "the target is no path; allowed is a path that begins with a slash");
     for (const char *p = at; p < stop; p++) {
         if (*p != '%') continue;
         if (stop - p < 3 || !is_all(p + 1, p + 3, HEX))
-            return request_refuse(request, 400,
-                                  "bad request: a %% in the path is not followed by two hexadecimal"
-                                  " digits; a %% itself is %%25");
+            return refuse_bad(
+                request,
+                "a % in the path is not followed by two hexadecimal digits; a % itself is %25");
     }
     return VC_HEAD_COMPLETE;
 }
@@ -178,30 +151,25 @@ static vc_head parse_target(vc_request *request, const char *at, const char *end
 static vc_head parse_line(vc_request *request, const char *at, const char *end) {
     const char *space = memchr(at, ' ', (size_t)(end - at));
     if (!space || space == at || !is_all(at, space, TOKEN))
-        return request_refuse(request, 400,
-                              "bad request: allowed is METHOD PATH HTTP/1.1 in the first line");
+        return refuse_bad(request, "allowed is METHOD PATH HTTP/1.1 in the first line");
     bool is_known = parse_method(request, (vc_text){at, (size_t)(space - at)});
     const char *target = space + 1, *version = end;
     while (version > target && version[-1] != ' ') version--;
     if (version <= target)
-        return request_refuse(
-            request, 400,
-            "bad request: no version; allowed is METHOD PATH HTTP/1.1 in the first"
-            " line");
+        return refuse_bad(request, "no version; allowed is METHOD PATH HTTP/1.1 in the first line");
     size_t length = (size_t)(end - version);
     if (length != 8 || memcmp(version, "HTTP/", 5) || !(CLASSES[(uint8_t)version[5]] & DIGIT) ||
         version[6] != '.' || !(CLASSES[(uint8_t)version[7]] & DIGIT))
-        return request_refuse(request, 400,
-                              "bad request: the first line does not end with a version; allowed are"
-                              " HTTP/1.1 and HTTP/1.0");
+        return refuse_bad(
+            request,
+            "the first line does not end with a version; allowed are HTTP/1.1 and HTTP/1.0");
     if (version[5] != '1' || (version[7] != '0' && version[7] != '1'))
         return request_refuse(request, 505,
                               "HTTP version not supported; allowed are HTTP/1.1 and HTTP/1.0");
     request->is_http_1_0 = version[7] == '0';
     if (!is_all(target, version - 1, TARGET))
-        return request_refuse(request, 400,
-                              "bad request: the target has a space, a # or another byte that is not"
-                              " allowed; write it as %% and two hexadecimal digits");
+        return refuse_bad(request, "the target has a space, a # or another byte that is not "
+                                   "allowed; write it as % and two hexadecimal digits");
     if (!is_known) {
         size_t shown = request->method_text.length < 40 ? request->method_text.length : 40;
         return request_refuse(request, 405, "method %.*s is not allowed; allowed are ", (int)shown,
@@ -247,19 +215,16 @@ static void keep_value(vc_request *request, const vc_field *field) {
 static vc_head parse_known(vc_request *request, const vc_field *field, framing *seen) {
     switch (field->known) {
     case VC_FIELD_HOST:
-        if (seen->has_host)
-            return request_refuse(request, 400, "bad request: two Host fields; allowed is one");
+        if (seen->has_host) return refuse_bad(request, "two Host fields; allowed is one");
         seen->has_host = true;
         if (!is_all(field->value.at, field->value.at + field->value.length, HOST))
-            return request_refuse(request, 400, "bad request: Host is not a name and a port");
+            return refuse_bad(request, "Host is not a name and a port");
         break;
     case VC_FIELD_CONTENT_LENGTH:
         if (request->has_length)
-            return request_refuse(request, 400,
-                                  "bad request: two Content-Length fields; allowed is one");
+            return refuse_bad(request, "two Content-Length fields; allowed is one");
         if (!parse_length(field->value, &request->content_length))
-            return request_refuse(
-                request, 400, "bad request: Content-Length is not a number; allowed are digits");
+            return refuse_bad(request, "Content-Length is not a number; allowed are digits");
         request->has_length = true;
         break;
     case VC_FIELD_TRANSFER_ENCODING:
@@ -289,14 +254,11 @@ static vc_head parse_field(vc_request *request, const char *at, const char *end,
         return request_refuse(request, 431, "too many header fields; allowed are %d", VC_FIELDS);
     const char *colon = memchr(at, ':', (size_t)(end - at));
     if (!colon || colon == at || !is_all(at, colon, TOKEN))
-        return request_refuse(
-            request, 400,
-            "bad request: a header line is not NAME: VALUE; allowed are letters, digits"
-            " and !#$%%&'*+-.^_`|~ in a name");
+        return refuse_bad(request, "a header line is not NAME: VALUE; allowed are letters, digits "
+                                   "and !#$%&'*+-.^_`|~ in a name");
     vc_text value = vc_text_trim(colon + 1, end);
     if (!is_all(value.at, value.at + value.length, VALUE))
-        return request_refuse(request, 400,
-                              "bad request: a header has a control byte; allowed is text");
+        return refuse_bad(request, "a header has a control byte; allowed is text");
     vc_field *field = &request->fields[request->field_count++];
     field->name = (vc_text){at, (size_t)(colon - at)};
     field->value = value;
@@ -306,12 +268,11 @@ static vc_head parse_field(vc_request *request, const char *at, const char *end,
 
 static vc_head check_framing(vc_request *request, const framing *seen) {
     if (!request->is_http_1_0 && !seen->has_host)
-        return request_refuse(request, 400, "bad request: no Host field; HTTP/1.1 needs one");
+        return refuse_bad(request, "no Host field; HTTP/1.1 needs one");
     if (request->is_chunked && request->has_length)
-        return request_refuse(
-            request, 400, "bad request: both Content-Length and Transfer-Encoding; allowed is one");
+        return refuse_bad(request, "both Content-Length and Transfer-Encoding; allowed is one");
     if (request->is_chunked && request->is_http_1_0)
-        return request_refuse(request, 400, "bad request: HTTP/1.0 has no Transfer-Encoding");
+        return refuse_bad(request, "HTTP/1.0 has no Transfer-Encoding");
     request->keeps_alive = !seen->has_close && (!request->is_http_1_0 || seen->has_keep_alive);
     if (request->is_http_1_0) request->awaits_continue = false;
     return VC_HEAD_COMPLETE;
@@ -337,9 +298,10 @@ vc_head vc_request_parse(const char *data, size_t length, size_t *scanned, vc_re
     memset(request, 0, offsetof(vc_request, fields));
     request->status = 0;
     request->reason[0] = 0;
-    if (found < 0) return refuse_line(request);
+    if (found < 0)
+        return refuse_bad(request, "a line ends without CR LF; allowed is CR LF after each line");
     if (!found && length && !(CLASSES[(uint8_t)data[0]] & TOKEN))
-        return request_refuse(request, 400, "bad request: this is not HTTP/1.1 without TLS");
+        return refuse_bad(request, "this is not HTTP/1.1 without TLS");
     if (found ? found > VC_HEAD_BYTES : length >= VC_HEAD_BYTES)
         return request_refuse(request, 431,
                               "the head of the request is too long; allowed are %d bytes",
@@ -361,10 +323,6 @@ vc_head vc_request_parse(const char *data, size_t length, size_t *scanned, vc_re
 
 /* --- Paths ---------------------------------------------------------------------------- */
 
-static unsigned hex(char digit) {
-    return digit <= '9' ? (unsigned)(digit - '0') : (unsigned)((digit | 0x20) - 'a' + 10);
-}
-
 size_t vc_path_decode(vc_text path, char *to) {
     char *start = to;
     const char *at = path.at, *end = path.at + path.length;
@@ -373,7 +331,7 @@ size_t vc_path_decode(vc_text path, char *to) {
             *to++ = *at++;
             continue;
         }
-        *to++ = (char)(hex(at[1]) << 4 | hex(at[2]));
+        *to++ = (char)(vc_hex_digit(at[1]) << 4 | vc_hex_digit(at[2]));
         at += 3;
     }
     return (size_t)(to - start);
@@ -407,83 +365,53 @@ size_t vc_request_key(const vc_request *request, vc_query_use use, char *to, siz
 
 /* --- Writing -------------------------------------------------------------------------- */
 
-typedef struct {
-    char *at, *end;
-} output;
-
-static void request_put(output *to, const char *data, size_t length) {
-    if ((size_t)(to->end - to->at) < length) {
-        to->end = to->at; /* Nothing more fits. */
-        return;
-    }
-    memcpy(to->at, data, length);
-    to->at += length;
-}
-
-static void put_text(output *to, const char *text) { request_put(to, text, strlen(text)); }
-
-static void put_span(output *to, vc_text text) { request_put(to, text.at, text.length); }
-
 static bool has_name(const vc_request *request, unsigned first, unsigned end, vc_text name) {
     for (unsigned i = first; i < end; i++)
-        if (request->fields[i].name.length == name.length &&
-            !strncasecmp(request->fields[i].name.at, name.at, name.length))
-            return true;
+        if (vc_text_equals_name(request->fields[i].name, name)) return true;
     return false;
 }
 
 /* Write a field with the values of all fields of its name, if it is the first of them. */
-static void put_field(output *to, const vc_request *request, unsigned number) {
+static char *put_field(char *to, const vc_request *request, unsigned number) {
     const vc_field *field = &request->fields[number];
-    if (has_name(request, 0, number, field->name)) return;
-    put_span(to, field->name);
-    put_text(to, ": ");
-    put_span(to, field->value);
+    if (has_name(request, 0, number, field->name)) return to;
+    to = vc_put_span(vc_put_text(vc_put_span(to, field->name), ": "), field->value);
     for (unsigned i = number + 1; i < request->field_count; i++) {
         /* White space at the end of a line would not be part of the value. */
         if (!request->fields[i].value.length || !has_name(request, i, i + 1, field->name)) continue;
-        put_text(to, ", ");
-        put_span(to, request->fields[i].value);
+        to = vc_put_span(vc_put_text(to, ", "), request->fields[i].value);
     }
-    put_text(to, "\r\n");
+    return vc_put_text(to, "\r\n");
 }
 
 size_t vc_request_write(const vc_request *request, char *to) {
-    output out = {to, to + VC_PASSED_BYTES - 1};
-    char *last = out.end;
-    put_span(&out, request->method_text);
-    put_text(&out, " ");
-    put_span(&out, request->path);
-    if (request->query.at) {
-        put_text(&out, "?");
-        put_span(&out, request->query);
-    }
-    put_text(&out, request->is_http_1_0 ? " HTTP/1.0\r\n" : " HTTP/1.1\r\n");
+    const char *start = to;
+    to = vc_put_text(vc_put_span(to, request->method_text), " ");
+    to = vc_put_span(to, request->path);
+    if (request->query.at) to = vc_put_span(vc_put_text(to, "?"), request->query);
+    to = vc_put_text(to, request->is_http_1_0 ? " HTTP/1.0\r\n" : " HTTP/1.1\r\n");
     for (unsigned i = 0; i < request->field_count; i++) {
         switch (request->fields[i].known) {
         case VC_FIELD_HOST:
-            put_text(&out, "Host: ");
-            put_span(&out, request->authority.at ? request->authority : request->fields[i].value);
-            put_text(&out, "\r\n");
+            to = vc_put_span(vc_put_text(to, "Host: "),
+                             request->authority.at ? request->authority : request->fields[i].value);
+            to = vc_put_text(to, "\r\n");
             break;
         case VC_FIELD_CONTENT_LENGTH: /* These are written below, if at all. */
         case VC_FIELD_TRANSFER_ENCODING:
         case VC_FIELD_CONNECTION:
         case VC_FIELD_EXPECT:
         case VC_FIELD_HOP: break;
-        default: put_field(&out, request, i); break;
+        default: to = put_field(to, request, i); break;
         }
     }
     if (request->has_length) {
-        char text[40];
-        snprintf(text, sizeof(text), "Content-Length: %llu\r\n",
-                 (unsigned long long)request->content_length);
-        put_text(&out, text);
+        to = vc_put_number(vc_put_text(to, "Content-Length: "), request->content_length);
+        to = vc_put_text(to, "\r\n");
     }
-    if (!request->keeps_alive) put_text(&out, "Connection: close\r\n");
-    else if (request->is_http_1_0) put_text(&out, "Connection: keep-alive\r\n");
-    put_text(&out, "\r\n");
-    return out.end == last ? (size_t)(out.at - to) : 0;
+    if (!request->keeps_alive) to = vc_put_text(to, "Connection: close\r\n");
+    else if (request->is_http_1_0) to = vc_put_text(to, "Connection: keep-alive\r\n");
+    return (size_t)(vc_put_text(to, "\r\n") - start);
 }
 
 /* --- Chunked bodies --------------------------------------------------------------------- */
@@ -503,7 +431,7 @@ static const char *read_chunk_size(const char *at, const char *end, uint64_t *si
         if (*size || *at != '0') digits++;
         if (digits > SIZE_DIGITS || at - start == SIZE_BYTES)
             return "bad request: a chunk is too large";
-        *size = *size << 4 | hex(*at);
+        *size = *size << 4 | vc_hex_digit(*at);
     }
     if (at == start) return BAD_CHUNK;
     if (at < end && *at == ';') return is_all(at, end, VALUE) ? NULL : BAD_CHUNK;

@@ -106,8 +106,8 @@ typedef enum { VC_QUERY_IGNORE, VC_QUERY_KEY, VC_QUERY_REFUSE } vc_query_use;
 size_t vc_request_key(const vc_request *request, vc_query_use use, char *to, size_t room);
 
 /* Write the head again, in the one form that bjoern's parser cannot misread: no fields of this
- * connection only, each name once, one framing. `to` has VC_PASSED_BYTES. Returns the length;
- * 0: it does not fit. */
+ * connection only, each name once, one framing. Returns the length, at most VC_PASSED_BYTES: a field
+ * grows by a space, and the framing and Connection by less than 100 bytes. */
 enum { VC_PASSED_BYTES = VC_HEAD_BYTES + 4096 };
 size_t vc_request_write(const vc_request *request, char *to);
 

@@ -96,17 +96,14 @@ static void server_name_client(const struct sockaddr *address, socklen_t length,
 
 static void server_take(vc_home *home, unsigned protocol, int fd, const char *name, uint16_t port) {
     vc_server *server = home->server;
-    vc_protocol_figures *figures = &home->figures.protocols[protocol];
     bool has_room = server->open[protocol] < server->config.protocols[protocol].connections ||
                     server_close_idle(home, protocol);
     if (!has_room || !vc_connection_open(home, protocol, fd, name, port)) {
         server_turn_away(home, protocol, fd);
         return;
     }
-    uint64_t open = ++server->open[protocol];
-    vc_count(&figures->accepted, 1);
-    /* Another loop may have had more, at about the same time. */
-    if (open > server->most[protocol]) server->most[protocol] = open;
+    server->open[protocol]++;
+    vc_count(&home->figures.protocols[protocol].accepted, 1);
 }
 
 /* Returns false if none is waiting, or none can be accepted. */
@@ -427,17 +424,11 @@ size_t vc_server_list(vc_server *server, unsigned protocol, vc_listed *to, size_
 
 void vc_server_set_ring(vc_server *server, bool is_in_ring) { server->is_in_ring = is_in_ring; }
 
-void vc_server_begin_drain(vc_server *server, int64_t drain_ns) {
-    int64_t now_ns = vc_monotonic_ns();
-    pthread_mutex_lock(&server->mutex);
-    if (!server->drain_ns || now_ns + drain_ns < server->end_ns) server->end_ns = now_ns + drain_ns;
-    if (!server->drain_ns) server->drain_ns = now_ns;
-    pthread_mutex_unlock(&server->mutex);
-    server_ask(server);
-}
-
 void vc_server_drain(vc_server *server, int64_t drain_ns) {
-    vc_server_begin_drain(server, drain_ns);
+    int64_t now_ns = vc_monotonic_ns();
+    server->end_ns = now_ns + drain_ns;
+    server->drain_ns = now_ns;
+    server_wake_all(server);
     pthread_mutex_lock(&server->mutex);
     while (server->running) (void)vc_server_wait(server, INT64_MAX);
     pthread_mutex_unlock(&server->mutex);

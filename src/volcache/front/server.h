@@ -49,7 +49,7 @@ typedef struct {
 
 /* Of one protocol. */
 typedef struct {
-    uint64_t accepted, open, most, idle;
+    uint64_t accepted, open, idle;
     uint64_t bytes_in, bytes_out;
     uint64_t turned_away;                               /* not accepted: there were too many */
     uint64_t closed_room;                               /* idle, because there were too many */
@@ -62,7 +62,6 @@ typedef struct {
 typedef struct {
     vc_protocol_figures protocols[VC_PROTOCOLS];
     uint64_t failed_accepts;
-    uint64_t forwarded;
     uint64_t cold;                                 /* reads by the threads */
     uint64_t waiting_for_disk, waiting_for_memory; /* connections, at present */
     uint64_t held, reserved;                       /* bytes, at present */
@@ -94,9 +93,6 @@ void vc_server_set_ring(vc_server *server, bool is_in_ring);
 /* Accept nothing more, answer what has arrived, close idle connections; close all after a time.
  * Returns when all are closed; the threads have ended then. */
 void vc_server_drain(vc_server *server, int64_t drain_ns);
-/* The same without the wait for the end; all loops have stopped to accept, at most after a second.
- * Called again, it can only make the time shorter. */
-void vc_server_begin_drain(vc_server *server, int64_t drain_ns);
 /* Wait for a request that may take long, at most for a time, and execute it; below 0: without a
  * limit. VC_CALLS_ENDED: there will be none. For one thread. */
 vc_call_end vc_server_serve_call(vc_server *server, int64_t timeout_ns);

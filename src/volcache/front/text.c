@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "text.h"
 
 enum { NUMBER_BYTES = 20 };
@@ -26,6 +27,11 @@ bool vc_read_digits(const char **at, const char *end, uint64_t *number, bool *is
         *number = *is_large ? UINT64_MAX : *number * 10 + digit;
     }
     return *at > start;
+}
+
+const char *vc_find_after(const char *head, const char *part) {
+    const char *at = strcasestr(head, part);
+    return at ? at + strlen(part) : NULL;
 }
 
 /* --- Base64 --------------------------------------------------------------------------------- */
