@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "clock.h"
+#include "common.h"
 #include "connection.h"
 
 void vc_calls_add(vc_connection *c) {
@@ -35,7 +36,7 @@ static vc_connection *calls_next(vc_server *server, int64_t until_ns) {
     bool is_in_time = true;
     while (STAILQ_EMPTY(&server->calls)) {
         if (!is_in_time || !server->running) return NULL;
-        is_in_time = vc_server_wait(server, until_ns);
+        is_in_time = vc_condition_wait(&server->changed, &server->mutex, until_ns);
     }
     vc_connection *c = STAILQ_FIRST(&server->calls);
     STAILQ_REMOVE_HEAD(&server->calls, called);

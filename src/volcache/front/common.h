@@ -3,9 +3,11 @@
 #define VC_COMMON_H
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 /* Durations by order of magnitude, as in histogram.py. */
 typedef struct {
@@ -33,6 +35,22 @@ static inline void vc_add_counts(void *to, const void *more, size_t size) {
  * mask. On some machines the clock shows multiples of 40 ns only, so that all bits are mixed. */
 static inline bool vc_is_sample(int64_t ended_ns, uint64_t mask) {
     return !((uint64_t)ended_ns * UINT64_C(0x9e3779b97f4a7c15) >> 32 & mask);
+}
+
+/* A condition that is waited for until a time by the monotonic clock. */
+static inline void vc_condition_start(pthread_cond_t *condition) {
+    pthread_condattr_t by_monotonic_clock;
+    pthread_condattr_init(&by_monotonic_clock);
+    pthread_condattr_setclock(&by_monotonic_clock, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &by_monotonic_clock);
+    pthread_condattr_destroy(&by_monotonic_clock);
+}
+
+/* Wait with the mutex. Returns false when the time has come. */
+static inline bool vc_condition_wait(pthread_cond_t *condition, pthread_mutex_t *mutex,
+                                     int64_t until_ns) {
+    struct timespec until = {until_ns / 1000000000, until_ns % 1000000000};
+    return pthread_cond_timedwait(condition, mutex, &until) != ETIMEDOUT;
 }
 
 /* Whether a call that failed is to be tried again later. */

@@ -30,26 +30,16 @@ static const uint32_t CONNECTION_EVENTS = EPOLLIN | EPOLLRDHUP | EPOLLET;
 
 #define IS(state) (1u << VC_##state)
 
-/* What may follow each state. A request that is executed takes no time: it has no state. */
-enum {
-    CONNECTION_OUTCOMES = IS(IDLE) | IS(RECEIVING) | IS(COLLECTING) | IS(WAITING_FOR_MEMORY) |
-        IS(WAITING_FOR_DISK) | IS(WAITING_FOR_HOT_TIER) | IS(WAITING_FOR_APPLICATION) |
-        IS(SENDING) | IS(LINGERING) | IS(CLOSED),
-};
-static const unsigned CONNECTION_NEXT[VC_STATES] = {
-    [VC_IDLE] = CONNECTION_OUTCOMES,
-    [VC_RECEIVING] = CONNECTION_OUTCOMES,
-    [VC_COLLECTING] = CONNECTION_OUTCOMES,
-    [VC_WAITING_FOR_MEMORY] = CONNECTION_OUTCOMES,
-    [VC_WAITING_FOR_DISK] = CONNECTION_OUTCOMES,
-    [VC_WAITING_FOR_HOT_TIER] = CONNECTION_OUTCOMES & ~IS(WAITING_FOR_HOT_TIER),
-    /* The body of a request, and its answer, pass by in pieces. */
-    [VC_WAITING_FOR_APPLICATION] = IS(COLLECTING) | IS(SENDING) | IS(IDLE) | IS(LINGERING) |
-                                   IS(CLOSED),
-    [VC_SENDING] = CONNECTION_OUTCOMES,
-    [VC_LINGERING] = IS(CLOSED),
-    [VC_CLOSED] = 0,
-};
+/* A request that is executed takes no time: it has no state. */
+static bool connection_may_enter(const vc_connection *c, vc_state state) {
+    switch (c->state) {
+    case VC_WAITING_FOR_HOT_TIER: return state != VC_WAITING_FOR_HOT_TIER;
+    case VC_WAITING_FOR_APPLICATION: /* The body, and the answer, pass by in pieces. */
+        return (IS(COLLECTING) | IS(SENDING) | IS(IDLE) | IS(LINGERING) | IS(CLOSED)) & 1u << state;
+    case VC_LINGERING: return state == VC_CLOSED;
+    default: return c->state != VC_CLOSED;
+    }
+}
 
 /* In which it is the client that makes progress, or not. */
 static const unsigned CONNECTION_CLIENTS_TURN = IS(IDLE) | IS(RECEIVING) | IS(COLLECTING) |
@@ -77,7 +67,7 @@ void vc_connection_begin(vc_connection *c) {
 
 void vc_connection_enter(vc_connection *c, vc_state state) {
     int64_t now_ns = c->home->loop.now_ns;
-    bool is_allowed = CONNECTION_NEXT[c->state] & 1u << state;
+    bool is_allowed = connection_may_enter(c, state);
     assert(is_allowed);
     (void)is_allowed;
     if (c->state != state) vc_connection_begin(c);
@@ -86,14 +76,6 @@ void vc_connection_enter(vc_connection *c, vc_state state) {
     c->state = state;
     c->since_ns = state == VC_IDLE ? c->idle_ns : now_ns;
     if (state != VC_CLOSED) connection_insert(c);
-}
-
-const vc_protocol *vc_connection_protocol(const vc_connection *c) {
-    return c->home->server->config.protocols[c->protocol].calls;
-}
-
-void *vc_connection_executor(const vc_connection *c) {
-    return c->home->server->config.protocols[c->protocol].executors[c->home->number];
 }
 
 static vc_protocol_figures *connection_figures(const vc_connection *c) {
@@ -109,25 +91,26 @@ void vc_connection_queue(vc_connection *c) {
 /* --- Beginning and end ------------------------------------------------------------------------ */
 
 static void connection_on_ready(vc_watch *watch, uint32_t events) {
-    vc_connection *c = (vc_connection *)watch;
-    c->is_readable = c->is_readable || (events & ~(uint32_t)EPOLLOUT);
-    c->has_ended = c->has_ended || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR));
-    vc_connection_queue(c);
+    (void)events;
+    vc_connection_queue((vc_connection *)watch);
 }
 
 bool vc_connection_open(vc_home *home, unsigned protocol, int fd, const char *remote,
                         uint16_t port) {
     vc_connection *c = calloc(1, sizeof(vc_connection));
+    const vc_served *served = &home->server->config.protocols[protocol];
     if (!c) return false;
     *c = (vc_connection){
-        .watch = {fd, connection_on_ready},
+        .watch = {.fd = fd, .ready = connection_on_ready},
         .home = home,
         .protocol = protocol,
+        .calls = served->calls,
+        .executor = served->executors[home->number],
         .port = port,
         .since_ns = home->loop.now_ns,
         .idle_ns = home->loop.now_ns,
     };
-    c->stream = calloc(1, vc_connection_protocol(c)->stream_size);
+    c->stream = calloc(1, c->calls->stream_size);
     if (!c->stream || !vc_loop_watch(&home->loop, &c->watch, CONNECTION_EVENTS)) {
         free(c->stream);
         free(c);
@@ -178,9 +161,8 @@ void vc_connection_close_gently(vc_connection *c) {
 void vc_connections_free_closed(vc_home *home) {
     vc_connection *c;
     while ((c = STAILQ_FIRST(&home->closed))) {
-        const vc_protocol *protocol = vc_connection_protocol(c);
         STAILQ_REMOVE_HEAD(&home->closed, queued);
-        if (protocol->end) protocol->end(vc_connection_executor(c), c->stream);
+        if (c->calls->end) c->calls->end(c->executor, c->stream);
         vc_connection_drop_input(c);
         if (c->transfer) vc_transfer_free(c);
         free(c->unsent);
@@ -351,7 +333,7 @@ void vc_connection_refuse(vc_connection *c, vc_refusal why) {
     vc_home *home = c->home;
     if (c->exchange) vc_forward_abandon(c);
     home->out.used = home->out.count = 0;
-    vc_connection_protocol(c)->refuse(vc_connection_executor(c), c->stream, why, &home->out);
+    c->calls->refuse(c->executor, c->stream, why, &home->out);
     /* What there is no room for is not worth a wait. */
     if (connection_send_now(c, home->out.parts, home->out.count) >= 0) vc_connection_linger(c);
 }

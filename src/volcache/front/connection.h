@@ -67,10 +67,10 @@ struct vc_connection {
     STAILQ_ENTRY(vc_connection) called;    /* for a call, or after it */
     vc_home *home;
     unsigned protocol;
+    const vc_protocol *calls; /* of it */
+    void *executor;
     vc_state state;
     bool is_queued;
-    bool is_readable; /* bytes may have arrived, or the end */
-    bool has_ended;   /* the client's side, perhaps after bytes */
     bool awaits_room; /* the loop is told when there is room in its socket */
     bool closes;      /* when all is sent */
     bool is_broken;   /* by a call: it is to be closed at once */
@@ -168,8 +168,6 @@ void vc_connection_close(vc_connection *c);
 void vc_connection_close_gently(vc_connection *c);
 /* Free those that were closed; at the end of a round. */
 void vc_connections_free_closed(vc_home *home);
-const vc_protocol *vc_connection_protocol(const vc_connection *c);
-void *vc_connection_executor(const vc_connection *c);
 
 /* --- Of connection.c, for turns.c and forward.c ------------------------------------------ */
 
@@ -244,7 +242,5 @@ void vc_calls_add(vc_connection *c);
 void vc_calls_take(vc_home *home);
 /* Let a loop, or the thread for calls, use what was changed. */
 void vc_server_take_change(vc_server *server, unsigned loop);
-/* Wait for `changed`, with the mutex, until a time. Returns false when it has come. */
-bool vc_server_wait(vc_server *server, int64_t until_ns);
 
 #endif

@@ -26,13 +26,12 @@ typedef struct vc_upstream {
     SLIST_ENTRY(vc_upstream) next;
     vc_upstreams *pool;
     struct vc_exchange *exchange; /* NULL: it is kept, or what comes is dropped */
-    bool is_readable, has_ended;
-    bool is_busy;     /* the answer to its request is not whole */
-    bool closes;      /* it is not used again */
-    bool is_head;     /* the answer has no body */
-    bool has_head;    /* the head of the answer is whole */
-    uint64_t left;    /* bytes of the answer's body that are to come */
-    int64_t since_ns; /* without an exchange: since when its answer is awaited */
+    bool is_busy;                 /* the answer to its request is not whole */
+    bool closes;                  /* it is not used again */
+    bool is_head;                 /* the answer has no body */
+    bool has_head;                /* the head of the answer is whole */
+    uint64_t left;                /* bytes of the answer's body that are to come */
+    int64_t since_ns;             /* without an exchange: since when its answer is awaited */
     size_t head_used;
     char head[FORWARD_HEAD_BYTES];
 } vc_upstream;
@@ -89,11 +88,10 @@ static bool forward_drop_answer(vc_upstream *u);
 
 static void forward_on_ready(vc_watch *watch, uint32_t events) {
     vc_upstream *u = (vc_upstream *)watch;
-    u->is_readable = u->is_readable || (events & ~(uint32_t)EPOLLOUT);
-    u->has_ended = u->has_ended || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR));
+    (void)events;
     if (u->exchange) vc_connection_queue(u->exchange->client);
     else if (u->is_busy) (void)forward_drop_answer(u);
-    else if (u->is_readable) forward_close_upstream(u);
+    else if (watch->is_readable) forward_close_upstream(u);
 }
 
 static vc_upstream *forward_connect(vc_upstreams *pool) {
@@ -102,7 +100,7 @@ static vc_upstream *forward_connect(vc_upstreams *pool) {
     if (!u) return NULL;
     strncpy(address.sun_path, pool->path, sizeof(address.sun_path) - 1);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    u->watch = (vc_watch){fd, forward_on_ready};
+    u->watch = (vc_watch){.fd = fd, .ready = forward_on_ready};
     u->pool = pool;
     if (fd >= 0 && !connect(fd, (struct sockaddr *)&address, sizeof(address)) &&
         vc_loop_watch(&pool->home->loop, &u->watch, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET)) {
@@ -181,16 +179,10 @@ static ssize_t forward_take_head(vc_upstream *u, const char *data, size_t length
  * before them. Returns 1 if there were some, 0 if none are there, -1 if it has failed. */
 static int forward_receive(vc_upstream *u, char *to, size_t room, size_t *skipped, size_t *body) {
     *skipped = *body = 0;
-    if (!u->is_readable) return 0;
-    ssize_t got = recv(u->watch.fd, to, room, MSG_DONTWAIT);
-    if (got < 0 && vc_is_later(errno)) {
-        u->is_readable = false;
-        return 0;
-    }
-    if (got <= 0) return -1;
+    if (!u->watch.is_readable) return 0;
+    ssize_t got = vc_loop_receive(&u->watch, to, room);
+    if (got <= 0) return (int)got;
     u->pool->progress_ns = u->pool->home->loop.now_ns;
-    /* What comes later is reported; after the end nothing is. */
-    if ((size_t)got < room && !u->has_ended) u->is_readable = false;
     if (!u->has_head) {
         ssize_t used = forward_take_head(u, to, (size_t)got);
         if (used < 0) return -1;
@@ -219,23 +211,7 @@ static bool forward_drop_answer(vc_upstream *u) {
 
 /* --- The request ------------------------------------------------------------------------------------ */
 
-/* Send bytes to bjoern, and keep what its socket has no room for. Returns false if it failed. */
-static bool forward_send(struct vc_exchange *e, const char *data, size_t length) {
-    ssize_t sent = send(e->upstream->watch.fd, data, length, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0 && !vc_is_later(errno)) return false;
-    if (sent < 0) sent = 0;
-    e->at = 0;
-    e->used = length - (size_t)sent;
-    if (!e->used) return true;
-    char *rest = malloc(e->used);
-    if (rest) memcpy(rest, data + sent, e->used);
-    free(e->request);
-    e->request = rest;
-    e->client->extra = e->used;
-    return rest;
-}
-
-/* Send what was kept. */
+/* Send what is kept for bjoern. Returns false if it failed. */
 static bool forward_send_kept(struct vc_exchange *e) {
     ssize_t sent = send(e->upstream->watch.fd, e->request + e->at, e->used - e->at,
                         MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -247,6 +223,15 @@ static bool forward_send_kept(struct vc_exchange *e) {
     e->request = NULL;
     e->at = e->used = e->client->extra = 0;
     return true;
+}
+
+/* Send bytes, and keep what its socket has no room for. */
+static bool forward_send(struct vc_exchange *e, const char *data, size_t length) {
+    e->request = malloc(length);
+    if (!e->request) return false;
+    memcpy(e->request, data, length);
+    e->used = e->client->extra = length;
+    return forward_send_kept(e);
 }
 
 static bool forward_is_body_sent(const struct vc_exchange *e) {
@@ -269,7 +254,7 @@ static bool forward_take_body(struct vc_exchange *e, forward_result *result) {
         return *result == FORWARD_GOOD;
     }
     if (c->state != VC_COLLECTING) vc_connection_enter(c, VC_COLLECTING);
-    if (!c->is_readable) return false;
+    if (!c->watch.is_readable) return false;
     ssize_t got = vc_connection_receive(c, c->home->buffer, most);
     if (got == 0) return false;
     if (got < 0) {
@@ -329,8 +314,7 @@ static void forward_free(vc_connection *c) {
 /* Tell the protocol what was answered. */
 static void forward_tell(const struct vc_exchange *e) {
     vc_connection *c = e->client;
-    vc_connection_protocol(c)->answered(vc_connection_executor(c), c->stream, e->upstream->head,
-                                        e->bytes);
+    c->calls->answered(c->executor, c->stream, e->upstream->head, e->bytes);
 }
 
 void vc_forward_abandon(vc_connection *c) {

@@ -409,7 +409,7 @@ vc_hot *vc_hot_new(const char *const *addresses, unsigned count, int64_t timeout
         STAILQ_INIT(&hot->servers[i].calls);
         hot->servers[i].address = addresses[i];
         hot->servers[i].hash = vc_crc32c(0, addresses[i], strlen(addresses[i]));
-        hot->servers[i].watch = (vc_watch){-1, on_ready};
+        hot->servers[i].watch = (vc_watch){.fd = -1, .ready = on_ready};
         hot->servers[i].hot = hot;
         hot->servers[i].given = -1;
     }

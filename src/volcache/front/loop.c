@@ -2,9 +2,11 @@
 #include "loop.h"
 
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "clock.h"
+#include "common.h"
 
 enum { LOOP_EVENTS = 64 };
 static const int64_t LOOP_MS_NS = 1000000;
@@ -61,6 +63,14 @@ void vc_loop_unwatch(vc_loop *loop, vc_watch *watch) {
     (void)loop_control(loop, EPOLL_CTL_DEL, watch, 0);
 }
 
+ssize_t vc_loop_receive(vc_watch *watch, char *to, size_t room) {
+    ssize_t got = recv(watch->fd, to, room, MSG_DONTWAIT);
+    bool is_later = got < 0 && vc_is_later(errno);
+    /* What arrives later is reported; after the end nothing is. */
+    if (is_later || (got < (ssize_t)room && !watch->has_ended)) watch->is_readable = false;
+    return got > 0 ? got : is_later ? 0 : -1;
+}
+
 /* --- Rounds --------------------------------------------------------------------------------- */
 
 static int loop_timeout_ms(const vc_loop *loop) {
@@ -74,6 +84,8 @@ static void loop_round(vc_loop *loop) {
     loop->turn_ns = loop->now_ns = vc_monotonic_ns();
     for (int i = 0; i < count; i++) {
         vc_watch *watch = events[i].data.ptr;
+        if (events[i].events & ~(uint32_t)EPOLLOUT) watch->is_readable = true;
+        if (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) watch->has_ended = true;
         if (watch->fd >= 0) watch->ready(watch, events[i].events);
     }
     if (atomic_exchange(&loop->is_woken, false)) loop->owner.woken(loop->owner.context);

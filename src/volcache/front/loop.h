@@ -12,11 +12,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/epoll.h>
+#include <sys/types.h>
 
 /* A descriptor. Its owner keeps it in memory until the end of the round in which it was closed. */
 typedef struct vc_watch {
     int fd;
     void (*ready)(struct vc_watch *watch, uint32_t events);
+    bool is_readable; /* bytes may have arrived, or the end */
+    bool has_ended;   /* the other side, perhaps after bytes */
 } vc_watch;
 
 typedef struct {
@@ -50,6 +53,8 @@ int64_t vc_loop_stalled_ns(vc_loop *loop);
 /* Call `watch->ready` when one of some events of epoll(7) occurs. Returns false without memory. */
 bool vc_loop_watch(vc_loop *loop, vc_watch *watch, uint32_t events);
 bool vc_loop_change(vc_loop *loop, vc_watch *watch, uint32_t events);
+/* Receive from a socket that is watched with EPOLLET: bytes, 0 if none are there, -1 at the end. */
+ssize_t vc_loop_receive(vc_watch *watch, char *to, size_t room);
 /* Before the descriptor is closed, if others have it, too. */
 void vc_loop_unwatch(vc_loop *loop, vc_watch *watch);
 

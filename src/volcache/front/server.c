@@ -324,7 +324,9 @@ static bool server_open_home(vc_server *server, unsigned number) {
                    (home->upstreams || !config->application);
     for (unsigned i = 0; i < config->listener_count; i++)
         home->listeners[i] = (vc_listener){
-            {config->listeners[i].fd, server_on_client}, home, config->listeners[i].protocol};
+            {.fd = config->listeners[i].fd, .ready = server_on_client},
+            home,
+            config->listeners[i].protocol};
     if (is_good && config->hots[number])
         vc_hot_install(config->hots[number], &home->loop, vc_connection_on_copy, home);
     return is_good && server_watch_listeners(home, true);
@@ -332,16 +334,12 @@ static bool server_open_home(vc_server *server, unsigned number) {
 
 vc_server *vc_server_new(const vc_server_config *config) {
     vc_server *server = calloc(1, sizeof(vc_server));
-    pthread_condattr_t by_monotonic_clock;
     if (!server) return NULL;
     server->config = *config;
     STAILQ_INIT(&server->calls);
     pthread_mutex_init(&server->changing, NULL);
     pthread_mutex_init(&server->mutex, NULL);
-    pthread_condattr_init(&by_monotonic_clock);
-    pthread_condattr_setclock(&by_monotonic_clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&server->changed, &by_monotonic_clock);
-    pthread_condattr_destroy(&by_monotonic_clock);
+    vc_condition_start(&server->changed);
     while (server->count < config->loops && server->count < VC_LOOPS_MAX) {
         if (server_open_home(server, server->count++)) continue;
         vc_server_free(server);
@@ -378,12 +376,6 @@ bool vc_server_start(vc_server *server) {
 
 /* --- For any thread ---------------------------------------------------------------------------------- */
 
-bool vc_server_wait(vc_server *server, int64_t until_ns) {
-    struct timespec until = {.tv_sec = until_ns / SERVER_SECOND_NS,
-                             .tv_nsec = until_ns % SERVER_SECOND_NS};
-    return pthread_cond_timedwait(&server->changed, &server->mutex, &until) != ETIMEDOUT;
-}
-
 static void server_wake_all(vc_server *server) {
     for (unsigned i = 0; i < server->count; i++) vc_loop_wake(&server->homes[i].loop);
 }
@@ -396,7 +388,8 @@ static void server_ask(vc_server *server) {
     uint64_t asked = ++server->asked;
     server_wake_all(server);
     for (unsigned i = 0; i < server->count && server->running; i++)
-        while (server->done[i] < asked && is_in_time) is_in_time = vc_server_wait(server, until_ns);
+        while (server->done[i] < asked && is_in_time)
+            is_in_time = vc_condition_wait(&server->changed, &server->mutex, until_ns);
     pthread_mutex_unlock(&server->mutex);
 }
 
@@ -430,7 +423,7 @@ void vc_server_drain(vc_server *server, int64_t drain_ns) {
     server->drain_ns = now_ns;
     server_wake_all(server);
     pthread_mutex_lock(&server->mutex);
-    while (server->running) (void)vc_server_wait(server, INT64_MAX);
+    while (server->running) pthread_cond_wait(&server->changed, &server->mutex);
     pthread_mutex_unlock(&server->mutex);
 }
 

@@ -1,8 +1,6 @@
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "clock.h"
 #include "common.h"
@@ -30,7 +28,7 @@ static size_t turn_left(const vc_connection *c) { return c->used - c->at; }
 static size_t turn_make_room(vc_connection *c) {
     size_t left = turn_left(c), needed = c->stream->needed;
     if (!left) {
-        size_t first = vc_connection_protocol(c)->first_bytes;
+        size_t first = c->calls->first_bytes;
         c->input = c->home->buffer;
         c->at = c->used = c->room = 0;
         return first < VC_RECEIVE_BYTES ? first : VC_RECEIVE_BYTES;
@@ -65,21 +63,14 @@ static bool turn_keep(vc_connection *c) {
 }
 
 ssize_t vc_connection_receive(vc_connection *c, char *to, size_t room) {
-    ssize_t got = recv(c->watch.fd, to, room, MSG_DONTWAIT);
-    /* What arrives later is reported; after the end nothing is. */
-    if (got < (ssize_t)room && !c->has_ended) c->is_readable = false;
-    if (got < 0 && vc_is_later(errno)) {
-        c->is_readable = false;
-        return 0;
-    }
-    if (got <= 0) return -1;
-    vc_count(&c->home->figures.protocols[c->protocol].bytes_in, (uint64_t)got);
+    ssize_t got = vc_loop_receive(&c->watch, to, room);
+    if (got > 0) vc_count(&c->home->figures.protocols[c->protocol].bytes_in, (uint64_t)got);
     return got;
 }
 
 /* Receive once. Returns false if there is nothing: the connection waits, or is closed. */
 static bool turn_receive(vc_connection *c) {
-    if (!c->is_readable) return false;
+    if (!c->watch.is_readable) return false;
     size_t room = turn_make_room(c);
     ssize_t got = room ? vc_connection_receive(c, c->input + c->used, room) : -1;
     if (got > 0) {
@@ -199,7 +190,6 @@ void vc_connections_take_jobs(vc_home *home) {
 
 /* Execute requests; return why no more. */
 static vc_step turn_run(vc_connection *c, bool *has_executed) {
-    const vc_protocol *protocol = vc_connection_protocol(c);
     vc_out *out = &c->home->out;
     vc_step step = VC_STEP_NEXT;
     /* What is stored already is answered first. */
@@ -207,8 +197,8 @@ static vc_step turn_run(vc_connection *c, bool *has_executed) {
     for (int i = 0; i < most && step == VC_STEP_NEXT && out->used < TURN_REPLY_BYTES; i++) {
         size_t used = 0;
         c->stream->closes = false;
-        step = protocol->execute(vc_connection_executor(c), c->stream, c->input + c->at,
-                                 turn_left(c), &used, out);
+        step = c->calls->execute(c->executor, c->stream, c->input + c->at, turn_left(c), &used,
+                                 out);
         c->at += used;
         c->stream->waited = VC_WAITED_NOT;
         if (step != VC_STEP_MORE) c->stream->needed = 0;
@@ -230,7 +220,7 @@ static void turn_go_on(vc_connection *c) {
         return;
     }
     vc_connection_enter(c, c->stream->needed ? TURN_STATES[c->stream->at] : VC_IDLE);
-    if (turn_left(c) || c->is_readable) vc_connection_queue(c);
+    if (turn_left(c) || c->watch.is_readable) vc_connection_queue(c);
 }
 
 /* Wait for the rest of a request. */
@@ -239,7 +229,7 @@ static void turn_await(vc_connection *c, bool has_executed) {
     /* Empty lines do not make an idle connection younger, nor further bytes a head. */
     if (state != c->state || has_executed) vc_connection_enter(c, state);
     if (has_executed) vc_connection_begin(c);
-    if (c->is_readable) vc_connection_queue(c);
+    if (c->watch.is_readable) vc_connection_queue(c);
 }
 
 /* Do what a step asks for; `from`: where the data was. */
@@ -338,7 +328,7 @@ static void turn_continue(vc_connection *c) {
         if (!turn_receive(c)) return;
         if (is_body && !vc_connection_progress(c, turn_left(c) - left)) return;
         if (is_body && turn_left(c) < needed) {
-            if (c->is_readable) vc_connection_queue(c);
+            if (c->watch.is_readable) vc_connection_queue(c);
             return;
         }
     }
