@@ -98,7 +98,8 @@ static void flush(vc_out *out, size_t dropped) {
 
 static void take_event(const vc_http_event *event) {
     CHECK(event->answer <= VC_HTTP_ANSWERS && event->took_ns >= 0);
-    add_bytes(&current->told, event->path, event->path_length);
+    add_bytes(&current->told, event + 1, event->sizes.key_length);
+    add_bytes(&current->told, &event->method, sizeof event->method);
     add_bytes(&current->told, &event->answer, sizeof event->answer);
     add_bytes(&current->told, &event->status, sizeof event->status);
 }
@@ -109,7 +110,7 @@ static void take_events(void) {
     for (size_t at = 0; at < length;) {
         const vc_http_event *event = (const vc_http_event *)(const void *)(events + at);
         take_event(event);
-        at += event->length;
+        at += event->sizes.length;
     }
 }
 
@@ -321,8 +322,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
     bool is_compared = !pieces.has_failures;
     check_same(&whole.shown, &pieces.shown, is_compared);
     check_same(&whole.told, &pieces.told, is_compared);
-    for (size_t i = 0; i < VC_HTTP_ANSWERS && is_compared; i++)
-        CHECK(count_of(&whole.counts.answers[i]) == count_of(&pieces.counts.answers[i]));
+    const vc_durations *answers = *whole.counts.answers, *others = *pieces.counts.answers;
+    for (size_t i = 0; i < VC_HTTP_METHODS * VC_HTTP_ANSWERS && is_compared; i++)
+        CHECK(count_of(&answers[i]) == count_of(&others[i]));
     CHECK(!is_compared || whole.counts.bytes_out == pieces.counts.bytes_out);
     streams++;
     return 0;

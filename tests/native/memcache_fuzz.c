@@ -161,8 +161,8 @@ static void flush(vc_out *out) {
 
 static void take_event(const vc_mc_event *event) {
     CHECK(event->name < VC_MC_NAMES && event->result < VC_MC_RESULTS && event->took_ns >= 0);
-    CHECK(event->key_length <= VC_MC_KEY_BYTES && !strcmp(event->remote, "1.2.3.4"));
-    add_bytes(&current->told, event->key, event->key_length);
+    CHECK(event->sizes.key_length <= VC_MC_KEY_BYTES && !strcmp(event->remote, "1.2.3.4"));
+    add_bytes(&current->told, event + 1, event->sizes.key_length);
     add_bytes(&current->told, &event->name, sizeof event->name);
     add_bytes(&current->told, &event->result, sizeof event->result);
     event_count++;
@@ -174,7 +174,7 @@ static void take_from(vc_reporter *reporter) {
     for (size_t at = 0; at < length;) {
         const vc_mc_event *event = (const vc_mc_event *)(const void *)(events + at);
         take_event(event);
-        at += event->length;
+        at += event->sizes.length;
     }
 }
 

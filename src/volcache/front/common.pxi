@@ -131,5 +131,5 @@ cdef take_hot(vc_reporter *reporter, promote):
     cdef const vc_hot_event *event
     while at < length:
         event = <const vc_hot_event *>(events + at)
-        at += event.length
-        promote(event.key[: event.key_length], event.expires_ms)
+        at += event.sizes.length
+        promote((<const char *>(event + 1))[: event.sizes.key_length], event.expires_ms)

@@ -7,8 +7,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum { VC_EVENTS_BYTES = 1 << 18 };
+
+/* An event begins with them; its key is behind its struct. */
+typedef struct {
+    uint32_t length; /* of the whole event, in bytes: the next one is aligned, too */
+    uint32_t key_length;
+} vc_event_sizes;
 
 /* Zero at first. */
 typedef struct {
@@ -18,20 +25,22 @@ typedef struct {
     pthread_mutex_t mutex;
 } vc_events;
 
-/* Return room for an event of `*length` bytes, which are rounded up so that the next one is
- * aligned, too; `vc_events_end` follows. NULL: there is none. */
-static inline void *vc_events_add(vc_events *events, size_t *length) {
-    *length = (*length + 7) & ~(size_t)7;
+/* Add an event of `size` bytes, which is followed by a key. Returns false without room. */
+static inline bool vc_events_add(vc_events *events, vc_event_sizes *event, size_t size,
+                                 const void *key, size_t key_length) {
+    size_t length = (size + key_length + 7) & ~(size_t)7;
     pthread_mutex_lock(&events->mutex);
-    void *added = events->buffers[events->present] + events->used;
-    if (events->used + *length <= VC_EVENTS_BYTES) events->used += *length;
-    else added = NULL;
-    if (!added) pthread_mutex_unlock(&events->mutex);
-    return added;
+    bool has_room = events->used + length <= VC_EVENTS_BYTES;
+    if (has_room) {
+        uint8_t *to = events->buffers[events->present] + events->used;
+        *event = (vc_event_sizes){(uint32_t)length, (uint32_t)key_length};
+        memcpy(to, event, size);
+        if (key_length) memcpy(to + size, key, key_length);
+        events->used += length;
+    }
+    pthread_mutex_unlock(&events->mutex);
+    return has_room;
 }
-
-/* The event is written. */
-static inline void vc_events_end(vc_events *events) { pthread_mutex_unlock(&events->mutex); }
 
 /* Return the events since the last call; valid until the next call. */
 static inline const uint8_t *vc_events_take(vc_events *events, size_t *length) {

@@ -13,22 +13,14 @@ enum {
 static const int64_t SECOND_NS = 1000000000;
 
 const vc_http_name vc_http_names[VC_HTTP_ANSWERS] = {
-    [VC_GET_HIT] = {"GET", "200 OK", "DISK"},
-    [VC_GET_COPY] = {"GET", "200 OK", "MEMC"},
-    [VC_GET_MISS] = {"GET", "404 Not Found", "MISS"},
-    [VC_PUT_STORED] = {"PUT", "200 OK", ""},
-    [VC_GET_PART] = {"GET", "206 Partial Content", "DISK"},
-    [VC_GET_COPY_PART] = {"GET", "206 Partial Content", "MEMC"},
-    [VC_GET_UNMODIFIED] = {"GET", "304 Not Modified", "DISK"},
-    [VC_GET_FAILED] = {"GET", "412 Precondition Failed", ""},
-    [VC_HEAD_HIT] = {"HEAD", "200 OK", "DISK"},
-    [VC_HEAD_MISS] = {"HEAD", "404 Not Found", "MISS"},
-    [VC_HEAD_UNMODIFIED] = {"HEAD", "304 Not Modified", "DISK"},
-    [VC_HEAD_FAILED] = {"HEAD", "412 Precondition Failed", ""},
-    [VC_PUT_FAILED] = {"PUT", "412 Precondition Failed", ""},
-    [VC_DELETE_DONE] = {"DELETE", "200 OK", ""},
-    [VC_DELETE_MISS] = {"DELETE", "404 Not Found", "MISS"},
-    [VC_DELETE_FAILED] = {"DELETE", "412 Precondition Failed", ""},
+    [VC_ANSWER_HIT] = {"200 OK", "DISK"},
+    [VC_ANSWER_COPY] = {"200 OK", "MEMC"},
+    [VC_ANSWER_MISS] = {"404 Not Found", "MISS"},
+    [VC_ANSWER_DONE] = {"200 OK", ""},
+    [VC_ANSWER_PART] = {"206 Partial Content", "DISK"},
+    [VC_ANSWER_COPY_PART] = {"206 Partial Content", "MEMC"},
+    [VC_ANSWER_UNMODIFIED] = {"304 Not Modified", "DISK"},
+    [VC_ANSWER_FAILED] = {"412 Precondition Failed", ""},
 };
 
 static const struct {
@@ -114,18 +106,6 @@ static const char *http_headers_for(const vc_http *http, const vc_request *reque
 
 /* --- Events and counters -------------------------------------------------------------------- */
 
-static void http_add_event(vc_http *http, const vc_http_event *event, vc_text path) {
-    if (path.length > EVENT_PATH_BYTES) path.length = EVENT_PATH_BYTES;
-    size_t length = sizeof(vc_http_event) + path.length;
-    vc_http_event *to = vc_report_event(http->by.reporter, &length);
-    if (!to) return;
-    *to = *event;
-    to->length = (uint32_t)length;
-    to->path_length = (uint32_t)path.length;
-    memcpy(to->path, path.at, path.length);
-    vc_events_end(&http->by.reporter->events);
-}
-
 /* Log a request that is answered here. */
 static void http_log(const vc_http_job *job, vc_http_answer answer, const vc_record *record,
                      int64_t took_ns, uint64_t bytes) {
@@ -188,14 +168,15 @@ static void http_count(const vc_http_job *job, vc_http_answer answer, const vc_r
     vc_executor *by = &http->by;
     const vc_http_stream *s = job->stream;
     int64_t took_ns = vc_monotonic_ns() - s->started_ns;
-    bool is_read = record && answer != VC_PUT_STORED;
-    vc_observe(&http->counts.answers[answer], took_ns);
+    bool is_read = record && answer != VC_ANSWER_DONE;
+    vc_observe(&http->counts.answers[s->method][answer], took_ns);
     if (is_read && disk_ns != VC_HTTP_NOT_READ) vc_observe(&by->counts.reads, disk_ns);
     if (is_read) vc_count(&http->counts.bytes_out, bytes);
     if (by->log) http_log(job, answer, record, took_ns, bytes);
     bool is_sampled = is_read && vc_is_sample(s->started_ns + took_ns, by->sample_mask);
     if (!is_sampled && !vc_took_long(by, took_ns)) return;
     vc_http_event event = {
+        .method = s->method,
         .answer = answer,
         .is_sampled = is_sampled,
         .started_ns = s->started_ns,
@@ -203,7 +184,8 @@ static void http_count(const vc_http_job *job, vc_http_answer answer, const vc_r
         .disk_ns = disk_ns == VC_HTTP_NOT_READ ? 0 : disk_ns,
         .hot_ns = s->hot_ns,
     };
-    http_add_event(http, &event, job->path);
+    vc_report_event(by->reporter, &event.sizes, sizeof(event), job->path.at,
+                    job->path.length < EVENT_PATH_BYTES ? job->path.length : EVENT_PATH_BYTES);
 }
 
 vc_step vc_http_answered(vc_http_job *job, vc_http_answer answer, const vc_record *record,
@@ -235,14 +217,13 @@ vc_step vc_http_send_headers(vc_http_job *job, vc_http_answer answer, char *to,
     return vc_http_answered(job, answer, record, disk_ns, 0);
 }
 
-vc_step vc_http_send_miss(vc_http_job *job, vc_http_answer answer) {
+vc_step vc_http_send_miss(vc_http_job *job) {
     static const char TEXT[] = "no value is stored under this key\n";
     char *to = vc_put_text(vc_http_room(job), "HTTP/1.1 404 Not Found\r\nX-Cache: MISS\r\n");
-    return http_send_text(job, answer, to, TEXT, sizeof(TEXT) - 1);
+    return http_send_text(job, VC_ANSWER_MISS, to, TEXT, sizeof(TEXT) - 1);
 }
 
-vc_step vc_http_send_failed(vc_http_job *job, vc_http_answer answer, vc_verdict verdict,
-                            const vc_record *record) {
+vc_step vc_http_send_failed(vc_http_job *job, vc_verdict verdict, const vc_record *record) {
     char text[FAILURE_BYTES], tag[VC_TAG_BYTES + 1];
     if (record) *vc_put_tag(tag, record) = 0;
     const char *condition = verdict == VC_FALSE_NONE_MATCH ? "If-None-Match" : "If-Match";
@@ -255,7 +236,7 @@ vc_step vc_http_send_failed(vc_http_job *job, vc_http_answer answer, vc_verdict 
                           : snprintf(text, sizeof(text),
                                      "%s is false: no file is stored under this key\n", condition);
     char *to = vc_put_text(vc_http_room(job), "HTTP/1.1 412 Precondition Failed\r\n");
-    return http_send_text(job, answer, to, text, (size_t)length);
+    return http_send_text(job, VC_ANSWER_FAILED, to, text, (size_t)length);
 }
 
 /* Write the reply to a request that is not executed; the connection ends with it. */
@@ -279,11 +260,11 @@ static void http_refuse(vc_http *http, vc_http_stream *s, int status, const char
     vc_http_event event = {
         .answer = VC_HTTP_ANSWERS,
         .status = status,
-        .method = (int)s->method,
+        .method = s->method,
         .started_ns = started_ns,
         .took_ns = vc_monotonic_ns() - started_ns,
     };
-    http_add_event(http, &event, (vc_text){"", 0});
+    vc_report_event(http->by.reporter, &event.sizes, sizeof(event), NULL, 0);
     http_log_forwarded(http, s, status, NULL, s->method == VC_HEAD ? 0 : (uint64_t)length);
 }
 

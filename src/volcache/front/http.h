@@ -34,30 +34,23 @@ enum {
     VC_HTTP_FIRST_BYTES = 4096,
 };
 
-/* The answers that are counted, as the application counts them. */
+/* The answers that are counted for each method, as the application counts them. */
 typedef enum {
-    VC_GET_HIT,
-    VC_GET_COPY,
-    VC_GET_MISS,
-    VC_PUT_STORED, /* shown from the beginning */
-    VC_GET_PART,
-    VC_GET_COPY_PART,
-    VC_GET_UNMODIFIED,
-    VC_GET_FAILED,
-    VC_HEAD_HIT,
-    VC_HEAD_MISS,
-    VC_HEAD_UNMODIFIED,
-    VC_HEAD_FAILED,
-    VC_PUT_FAILED,
-    VC_DELETE_DONE,
-    VC_DELETE_MISS,
-    VC_DELETE_FAILED,
-    VC_HTTP_ANSWERS, /* of an event: the request was refused */
+    VC_ANSWER_HIT,
+    VC_ANSWER_COPY,
+    VC_ANSWER_MISS,
+    VC_ANSWER_DONE, /* a change was made */
+    VC_ANSWER_PART,
+    VC_ANSWER_COPY_PART,
+    VC_ANSWER_UNMODIFIED,
+    VC_ANSWER_FAILED, /* a condition */
+    VC_HTTP_ANSWERS,  /* of an event: the request was refused */
 } vc_http_answer;
+enum { VC_HTTP_METHODS = VC_DELETE + 1 };
 
 /* How the metrics name them. */
 typedef struct {
-    const char *method, *status, *source;
+    const char *status, *source;
 } vc_http_name;
 extern const vc_http_name vc_http_names[VC_HTTP_ANSWERS];
 
@@ -92,19 +85,18 @@ typedef struct {
 
 /* Something that Python is told. */
 typedef struct {
-    uint32_t length; /* of the whole event, with its path, in bytes */
-    uint32_t path_length;
+    vc_event_sizes sizes; /* its key is the path */
+    vc_method method;
     vc_http_answer answer;
-    int status, method; /* of a request that was refused; vc_method */
+    int status; /* of a request that was refused */
     bool is_sampled;
     int64_t started_ns, took_ns, disk_ns; /* monotonic; 0: nothing was read or written */
     int64_t hot_ns;                       /* how long memcached was waited for */
-    char path[];
 } vc_http_event;
 
 /* Since the start. */
 typedef struct {
-    vc_durations answers[VC_HTTP_ANSWERS];
+    vc_durations answers[VC_HTTP_METHODS][VC_HTTP_ANSWERS];
     uint64_t bytes_in, bytes_out;
 } vc_http_counts;
 

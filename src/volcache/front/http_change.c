@@ -60,17 +60,15 @@ static vc_step change_find(vc_http_job *job, vc_record *record, bool *is_there) 
 /* Evaluate the conditions of a change, with the write lock. NEXT: `*is_over` says whether the
  * request was answered. */
 static vc_step change_decide(vc_http_job *job, bool *is_over) {
-    bool is_put = job->request->method == VC_PUT, is_there;
+    bool is_there;
     vc_record record;
     vc_step step = change_find(job, &record, &is_there);
     *is_over = true;
     if (step != VC_STEP_NEXT) return step;
-    if (!is_there && !is_put) return vc_http_send_miss(job, VC_DELETE_MISS);
+    if (!is_there && job->request->method == VC_DELETE) return vc_http_send_miss(job);
     vc_verdict verdict = vc_may_change(job->request, is_there ? &record : NULL);
     if (verdict == VC_UNDECIDED) return vc_http_forward(job);
-    if (verdict != VC_TRUE)
-        return vc_http_send_failed(job, is_put ? VC_PUT_FAILED : VC_DELETE_FAILED, verdict,
-                                   is_there ? &record : NULL);
+    if (verdict != VC_TRUE) return vc_http_send_failed(job, verdict, is_there ? &record : NULL);
     *is_over = false;
     return VC_STEP_NEXT;
 }
@@ -81,7 +79,7 @@ static vc_step change_send_stored(vc_http_job *job, const vc_put *put) {
     char *to = vc_put_text(vc_http_room(job), "HTTP/1.1 200 OK\r\n");
     vc_count(&job->http->counts.bytes_in, put->record.length);
     to = vc_put_stored_headers(to, &put->record);
-    return vc_http_send_headers(job, VC_PUT_STORED, to, &put->record, put->took_ns);
+    return vc_http_send_headers(job, VC_ANSWER_DONE, to, &put->record, put->took_ns);
 }
 
 /* Whether the write lock is held for the whole of a change. With a hot tier all changes hold it:
@@ -176,7 +174,7 @@ vc_step vc_http_delete(vc_http_job *job) {
     vc_step step = change_make(job, &put, &existed, &is_over, &status);
     if (step != VC_STEP_NEXT || is_over) return step;
     if (status != VC_OK) return change_delete_later(job);
-    if (!existed) return vc_http_send_miss(job, VC_DELETE_MISS);
+    if (!existed) return vc_http_send_miss(job);
     char *to = vc_put_text(vc_http_room(job), "HTTP/1.1 200 OK\r\nContent-Length: 0");
-    return vc_http_send_headers(job, VC_DELETE_DONE, to, NULL, put.took_ns);
+    return vc_http_send_headers(job, VC_ANSWER_DONE, to, NULL, put.took_ns);
 }

@@ -80,9 +80,8 @@ char *vc_http_put_end(const vc_http_job *job, char *to);
 vc_step vc_http_send_headers(vc_http_job *job, vc_http_answer answer, char *to,
                              const vc_record *record, int64_t disk_ns);
 /* Answer a miss, or with a condition that failed. */
-vc_step vc_http_send_miss(vc_http_job *job, vc_http_answer answer);
-vc_step vc_http_send_failed(vc_http_job *job, vc_http_answer answer, vc_verdict verdict,
-                            const vc_record *record);
+vc_step vc_http_send_miss(vc_http_job *job);
+vc_step vc_http_send_failed(vc_http_job *job, vc_verdict verdict, const vc_record *record);
 /* Read the head of the record that was found, as `vc_read_record` does. */
 vc_status vc_http_read_head(vc_http_job *job, const vc_lookup *at, vc_record *record);
 /* Whether a record that was read may be used here. */

@@ -68,8 +68,8 @@ static vc_step read_send_value(vc_http_job *job, const vc_record *record, const 
         memmove(end, value, part.length);
         vc_out_add(out, start, (size_t)(end - start) + part.length);
     }
-    static const vc_http_answer ANSWERS[2][2] = {{VC_GET_HIT, VC_GET_PART},
-                                                 {VC_GET_COPY, VC_GET_COPY_PART}};
+    static const vc_http_answer ANSWERS[2][2] = {{VC_ANSWER_HIT, VC_ANSWER_PART},
+                                                 {VC_ANSWER_COPY, VC_ANSWER_COPY_PART}};
     return vc_http_answered(job, ANSWERS[is_copy][is_part], record, disk_ns, part.length);
 }
 
@@ -119,7 +119,7 @@ static vc_step read_send_from_disk(vc_http_job *job, const vc_lookup *at) {
     vc_count_read(&job->wanted, &record);
     s->base.value_offset = record.prefix + part.first;
     s->base.value_length = part.length;
-    (void)vc_http_answered(job, is_part ? VC_GET_PART : VC_GET_HIT, &record, VC_HTTP_NOT_READ,
+    (void)vc_http_answered(job, is_part ? VC_ANSWER_PART : VC_ANSWER_HIT, &record, VC_HTTP_NOT_READ,
                            part.length);
     return VC_STEP_VALUE;
 }
@@ -139,7 +139,7 @@ static vc_step read_miss(vc_http_job *job) {
     uint64_t *misses = vc_find_absent(&job->wanted, true);
     if (!misses) return vc_http_forward(job);
     vc_count(misses, 1);
-    return vc_http_send_miss(job, job->request->method == VC_HEAD ? VC_HEAD_MISS : VC_GET_MISS);
+    return vc_http_send_miss(job);
 }
 
 /* Answer with the copy that memcached has, if it is the record that the index names. */
@@ -224,7 +224,6 @@ vc_step vc_http_get(vc_http_job *job) {
 
 vc_step vc_http_head(vc_http_job *job) {
     vc_http *http = job->http;
-    bool is_head = job->request->method == VC_HEAD;
     char *to = vc_http_room(job);
     vc_lookup at;
     vc_record record;
@@ -236,7 +235,7 @@ vc_step vc_http_head(vc_http_job *job) {
     if (!read_end(job, status, &record)) return vc_http_forward(job);
     vc_verdict verdict = vc_is_unmodified(job->request, &record, http->date.second);
     if (verdict == VC_UNDECIDED) return vc_http_forward(job);
-    if (verdict == VC_TRUE && !is_head) {
+    if (verdict == VC_TRUE && job->request->method == VC_GET) {
         vc_observe(&http->by.counts.reads, read_ns);
         return vc_http_get(job);
     }
@@ -245,12 +244,10 @@ vc_step vc_http_head(vc_http_job *job) {
         to = vc_put_headers_from(vc_put_text(to, "HTTP/1.1 200 OK\r\n"), "DISK", &record,
                                  record.length, record.type, record.key, &http->config.types,
                                  http->date.second, remaining_ms);
-        return vc_http_send_headers(job, VC_HEAD_HIT, to, &record, read_ns);
+        return vc_http_send_headers(job, VC_ANSWER_HIT, to, &record, read_ns);
     }
-    if (verdict != VC_UNMODIFIED)
-        return vc_http_send_failed(job, is_head ? VC_HEAD_FAILED : VC_GET_FAILED, verdict, &record);
+    if (verdict != VC_UNMODIFIED) return vc_http_send_failed(job, verdict, &record);
     to = vc_put_unmodified_headers(vc_put_text(to, "HTTP/1.1 304 Not Modified\r\n"), &record,
                                    record.type, http->date.second, remaining_ms);
-    return vc_http_send_headers(job, is_head ? VC_HEAD_UNMODIFIED : VC_GET_UNMODIFIED, to, &record,
-                                read_ns);
+    return vc_http_send_headers(job, VC_ANSWER_UNMODIFIED, to, &record, read_ns);
 }

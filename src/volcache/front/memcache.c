@@ -59,29 +59,22 @@ static const int STATUSES[VC_MC_RESULTS] = {
 /* --- Events ----------------------------------------------------------------------------- */
 
 static void add_event(const vc_mc_run *run, int64_t took_ns, bool is_sampled) {
-    vc_mc *mc = run->mc;
     vc_text key = run->command->key;
-    size_t length = sizeof(vc_mc_event) + key.length;
-    vc_mc_event *event = vc_report_event(mc->by.reporter, &length);
-    if (!event) return;
-    const vc_mc_rights *rights = &run->stream->rights;
-    bool reads = run->command->action == VC_MC_READ || run->command->action == VC_MC_REPORT;
-    *event = (vc_mc_event){
-        .length = (uint32_t)length,
-        .key_length = (uint32_t)key.length,
+    vc_mc_action action = run->command->action;
+    bool reads = action == VC_MC_READ || action == VC_MC_REPORT;
+    vc_mc_event event = {
         .name = run->command->name,
         .result = run->outcome.result,
         .is_sampled = is_sampled,
-        .wants_read = reads && !rights->may_read,
+        .wants_read = reads && !run->stream->rights.may_read,
         .has_token = run->stream->has_token,
         .started_ns = run->started_ns,
         .took_ns = took_ns,
         .read_ns = run->read_ns,
         .write_ns = run->write_ns,
     };
-    snprintf(event->remote, sizeof(event->remote), "%s", run->stream->base.remote);
-    if (key.length) memcpy(event->key, key.at, key.length);
-    vc_events_end(&mc->by.reporter->events);
+    snprintf(event.remote, sizeof(event.remote), "%s", run->stream->base.remote);
+    vc_report_event(run->mc->by.reporter, &event.sizes, sizeof(event), key.at, key.length);
 }
 
 /* Values, users and passwords are never logged. */

@@ -180,16 +180,14 @@ typedef struct {
 
 /* Something that Python is told. */
 typedef struct {
-    uint32_t length; /* of the whole event, with its key, in bytes */
-    uint32_t key_length;
+    vc_event_sizes sizes;
     vc_mc_name name;
     vc_mc_result result;
     bool is_sampled;
     bool wants_read, has_token;  /* of UNAUTHORIZED: what was wanted, and whether with a token */
     int64_t started_ns, took_ns; /* monotonic */
     int64_t read_ns, write_ns;   /* of the store; 0: none */
-    char remote[46];
-    char key[];
+    char remote[48];
 } vc_mc_event;
 
 typedef struct vc_mc vc_mc;

@@ -176,11 +176,11 @@ cdef class CommandFacts:
         cdef const vc_mc_event *event
         while at < length:
             event = <const vc_mc_event *>(events + at)
-            at += event.length
+            at += event.sizes.length
             self.take_event(event)
 
     cdef take_event(self, const vc_mc_event *event):
-        cdef bytes key = event.key[: event.key_length]
+        cdef bytes key = (<const char *>(event + 1))[: event.sizes.key_length]
         cdef int name = event.name, result = event.result
         if event.is_sampled:
             self.sample(key)

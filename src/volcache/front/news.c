@@ -1,33 +1,23 @@
 #include "news.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "clock.h"
+#include "common.h"
 
-static const int64_t NEWS_SECOND_NS = 1000000000;
 static const int64_t NEWS_PATIENCE_NS = 1000000000;
 
-static bool news_wait_until(vc_news *news, pthread_cond_t *condition, int64_t until_ns) {
-    struct timespec until = {until_ns / NEWS_SECOND_NS, until_ns % NEWS_SECOND_NS};
-    return !pthread_cond_timedwait(condition, &news->mutex, &until);
-}
-
 void vc_news_start(vc_news *news) {
-    pthread_condattr_t by_monotonic_clock;
     memset(news, 0, sizeof(*news));
     pthread_mutex_init(&news->mutex, NULL);
-    pthread_condattr_init(&by_monotonic_clock);
-    pthread_condattr_setclock(&by_monotonic_clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&news->told, &by_monotonic_clock);
-    pthread_cond_init(&news->taken, &by_monotonic_clock);
-    pthread_condattr_destroy(&by_monotonic_clock);
+    vc_condition_start(&news->told);
+    vc_condition_start(&news->taken);
 }
 
 void vc_news_wait(vc_news *news, int64_t timeout_ns) {
     int64_t until_ns = vc_monotonic_ns() + timeout_ns;
     pthread_mutex_lock(&news->mutex);
-    while (!news->has_news && news_wait_until(news, &news->told, until_ns)) {}
+    while (!news->has_news && vc_condition_wait(&news->told, &news->mutex, until_ns)) {}
     news->has_news = false;
     pthread_mutex_unlock(&news->mutex);
 }
@@ -57,28 +47,23 @@ static void news_wait_for_room(vc_news *news) {
     uint64_t times = news->times_taken;
     news->is_full = news->has_news = true;
     pthread_cond_signal(&news->told);
-    while (news->times_taken == times && news_wait_until(news, &news->taken, until_ns)) {}
+    while (news->times_taken == times && vc_condition_wait(&news->taken, &news->mutex, until_ns)) {}
     pthread_mutex_unlock(&news->mutex);
 }
 
-void *vc_report_event(vc_reporter *reporter, size_t *length) {
-    void *event = vc_events_add(&reporter->events, length);
-    if (event) return event;
+void vc_report_event(vc_reporter *reporter, vc_event_sizes *event, size_t size, const void *key,
+                     size_t key_length) {
+    if (vc_events_add(&reporter->events, event, size, key, key_length)) return;
     news_wait_for_room(reporter->news);
-    return vc_events_add(&reporter->events, length);
+    (void)vc_events_add(&reporter->events, event, size, key, key_length);
 }
 
 void vc_report_hot(vc_reporter *reporter, const uint8_t *key, size_t length,
                    const vc_record *record) {
-    size_t room = sizeof(vc_hot_event) + length;
-    vc_hot_event *event = vc_events_add(&reporter->hot, &room);
-    if (!event) return; /* It gets hot again. */
-    event->length = (uint32_t)room;
-    event->key_length = (uint32_t)length;
-    event->expires_ms = record->expires_ms;
-    memcpy(event->key, key, length);
-    vc_events_end(&reporter->hot);
-    vc_news_tell(reporter->news);
+    vc_hot_event event = {.expires_ms = record->expires_ms};
+    /* Without room, it gets hot again. */
+    if (vc_events_add(&reporter->hot, &event.sizes, sizeof(event), key, length))
+        vc_news_tell(reporter->news);
 }
 
 void vc_report_due(vc_reporter *reporter) {

@@ -11,10 +11,8 @@
 
 /* A key that is to be promoted. */
 typedef struct {
-    uint32_t length; /* of the whole event, with its key, in bytes */
-    uint32_t key_length;
+    vc_event_sizes sizes;
     uint64_t expires_ms;
-    char key[];
 } vc_hot_event;
 
 typedef struct {
@@ -44,7 +42,8 @@ bool vc_news_take_full(vc_news *news);
 
 /* As `vc_events_add`, for an event of a protocol. Without room, wait until some were taken, for a
  * second at most: then it is lost. */
-void *vc_report_event(vc_reporter *reporter, size_t *length);
+void vc_report_event(vc_reporter *reporter, vc_event_sizes *event, size_t size, const void *key,
+                     size_t key_length);
 /* A key is hot and is to be promoted. */
 void vc_report_hot(vc_reporter *reporter, const uint8_t *key, size_t length,
                    const vc_record *record);

@@ -93,8 +93,11 @@ cdef class Server:
         self.requests, self.store_stats = app.stats, store.stats
         self.answers = app.stats.answers
         self.reads, self.writes = self.store_stats.reads, self.store_stats.writes
-        for i in range(<int>VC_PUT_STORED + 1):  # They are shown from the beginning.
-            self.answers[answer_of(i)]
+        for method, answer in (  # They are shown from the beginning.
+            (VC_GET, VC_ANSWER_HIT), (VC_GET, VC_ANSWER_COPY), (VC_GET, VC_ANSWER_MISS),
+            (VC_PUT, VC_ANSWER_DONE),
+        ):
+            self.answers[answer_of(method, answer)]
         self.clocks = Clocks(store.clock)
         self.index, self.readers, self.commands = readers.index, readers, commands
         self.copies, self.promote = app.cache.hot_keys, app.cache.promote
@@ -288,7 +291,7 @@ cdef class Server:
         cdef vc_http_counts counts
         cdef vc_http_counts *seen = &self.seen
         cdef vc_store_counts of_store
-        cdef int i
+        cdef int i, method
         memset(&counts, 0, sizeof(counts))
         memset(&of_store, 0, sizeof(of_store))
         for i in range(<int>VC_LOOPS_MAX * 3):
@@ -296,9 +299,13 @@ cdef class Server:
                 vc_http_add_counts(self.state.https[i], &counts, &of_store)
         self.requests.bytes_in += counts.bytes_in - seen.bytes_in
         self.requests.bytes_out += counts.bytes_out - seen.bytes_out
-        for i in range(<int>VC_HTTP_ANSWERS):
-            if counts.answers[i].total_ns != seen.answers[i].total_ns:
-                add_new_durations(self.answers[answer_of(i)], &counts.answers[i], &seen.answers[i])
+        for method in range(<int>VC_HTTP_METHODS):
+            for i in range(<int>VC_HTTP_ANSWERS):
+                if counts.answers[method][i].total_ns != seen.answers[method][i].total_ns:
+                    add_new_durations(
+                        self.answers[answer_of(method, i)], &counts.answers[method][i],
+                        &seen.answers[method][i],
+                    )
         add_store_counts(self.store_stats, &of_store, &self.seen_of_store)
         self.seen = counts
         if self.hot is not None:
@@ -338,7 +345,7 @@ cdef class Server:
         cdef const vc_http_event *event
         while at < length:
             event = <const vc_http_event *>(events + at)
-            at += event.length
+            at += event.sizes.length
             self.take_event(event)
 
     cdef take_event(self, const vc_http_event *event):
@@ -347,9 +354,9 @@ cdef class Server:
             answer = METHODS[event.method], status, ""
             self.answers[answer].observe(event.started_ns, event.took_ns)
             return
-        answer = answer_of(event.answer)
+        answer = answer_of(event.method, event.answer)
         method, status, _ = answer
-        path = event.path[: event.path_length].decode("latin-1")
+        path = (<const char *>(event + 1))[: event.sizes.key_length].decode("latin-1")
         if event.took_ns > LONG:
             self.answers[answer].long.append((event.started_ns, event.took_ns))
         if event.disk_ns > LONG:
@@ -441,8 +448,6 @@ cdef class Server:
         return sum(figures.protocols[i].cut for i in range(3))
 
 
-cdef answer_of(int number):
+cdef answer_of(int method, int number):
     cdef vc_http_name *name = <vc_http_name *>&vc_http_names[number]
-    return (
-        name.method.decode("ascii"), name.status.decode("ascii"), name.source.decode("ascii")
-    )
+    return METHODS[method], name.status.decode("ascii"), name.source.decode("ascii")
