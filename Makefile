@@ -128,11 +128,11 @@ reference: ## write docs/REFERENCE.md, docs/volcache.1 and conf/volcache.toml fr
 	@$(PYTHON) tools/reference.py
 	@$(PYTHON) tools/man_page.py
 
-manifest: ## write kubernetes/volcache.yaml from the chart in conf/helm, with helm
-	@sed '/^---$$/,$$d' kubernetes/volcache.yaml > kubernetes/new
+manifest: ## write conf/kubernetes/volcache.yaml from the chart in conf/helm, with helm
+	@sed '/^---$$/,$$d' conf/kubernetes/volcache.yaml > conf/kubernetes/new
 	@helm template volcache conf/helm/volcache --kube-version 1.34 \
-		--set nginx.configMap=volcache-nginx >> kubernetes/new
-	@mv kubernetes/new kubernetes/volcache.yaml
+		--set nginx.configMap=volcache-nginx >> conf/kubernetes/new
+	@mv conf/kubernetes/new conf/kubernetes/volcache.yaml
 
 image: ## build the container image of the wheel in dist/, with docker or podman
 	@tools/image.sh

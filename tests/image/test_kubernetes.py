@@ -27,7 +27,7 @@ from volcache.config import Sources
 from volcache_client.discovery import read_servers
 
 ROOT: Final = Path(__file__).parents[2]
-TEXT: Final = (ROOT / "kubernetes" / "volcache.yaml").read_text()
+TEXT: Final = (ROOT / "conf" / "kubernetes" / "volcache.yaml").read_text()
 # The schemas of all versions of Kubernetes since 1.25, as a package of Python.
 SCHEMAS: Final = "kubernetes-validate==1.37.0"
 
