@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 from struct import Struct
 
+from support.records import FIELDS, IDENTITY
 from volcache.geometry import VOLUME_BYTES_MAX
 from volcache.store import format as record_format
+from volcache.store.native import decode_record
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "FORMAT.md").read_text()
@@ -90,8 +92,8 @@ def test_the_worked_record_decodes_to_the_documented_fields() -> None:
     data = (HEALTHY / "data" / "1").read_bytes()
     header = record_format.decode_volume_header(data)
     assert header is not None
-    name = record_format.volume_identity(1, header.use.salt)
-    record = record_format.decode_record(data[439:537], name, 439, b"a/hello.txt")
+    place = record_format.Place(header.use.salt, 1, 439)
+    record = decode_record(data[439:537], place, b"a/hello.txt")
 
     assert record is not None
     assert (record.value, record.content_type) == (b"Hello, disk!\n", b"text/plain")
@@ -111,10 +113,7 @@ def test_the_byte_tables_have_no_gap_and_agree_with_the_code() -> None:
     """Each row starts at the end of the previous one, and at the offset in the struct."""
     for heading, structs in (
         ("Volume header", (record_format._VOLUME_HEADER,)),
-        (
-            "Record",
-            (record_format._IDENTITY, record_format._LENGTHS, record_format._PLACE),
-        ),
+        ("Record", (IDENTITY, FIELDS)),
     ):
         rows = [
             (int(at), int(n)) for at, n in table_after(heading) if "…" not in at + n

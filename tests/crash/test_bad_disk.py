@@ -13,7 +13,15 @@ import pytest
 from support.extent import Count, every
 from support.histories import MOUNT_POINT, Runner, open_simulated
 from support.simulated import SimulatedFileSystem
-from support.stores import fill_volume, kill, open_fifo, open_store, reopen, value_of
+from support.stores import (
+    fill_volume,
+    kill,
+    open_fifo,
+    open_store,
+    reopen,
+    scan_keys,
+    value_of,
+)
 from volcache.errors import (
     StoreError,
     StoreIOError,
@@ -72,7 +80,7 @@ def test_a_disk_that_rejects_all_writes_is_still_read(name: str, code: int) -> N
     store = open_simulated(fs)
     while (rotations := store.stats.rotations) < 5:
         store.put(b"%d" % store.count, bytes(300))
-    there = [key for keys in store.scan_keys() for key in keys]
+    there = [key for keys in scan_keys(store) for key in keys]
     assert len(there) == store.count
     fs.failing[name] = code
     kept = {}

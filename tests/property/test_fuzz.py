@@ -10,13 +10,14 @@ from support.extent import examples
 from support.histories import make_disk, open_simulated
 from support.index_files import encode_block
 from support.records import encode_record
+from support.stores import scan_keys
 from volcache.errors import StoreError
 from volcache.store.format import (
+    Place,
     Ring,
     VolumeHeader,
     VolumeUse,
     encode_volume_header,
-    volume_identity,
 )
 from volcache.store.index_format import (
     IndexName,
@@ -32,8 +33,9 @@ pytestmark = pytest.mark.property
 
 STORE_ID = 7
 USE = VolumeUse(volume=0, seq=1, ring=Ring.MAIN, salt=5)
-VOLUME = volume_identity(USE.volume, USE.salt)
-RECORD = encode_record(VOLUME, 64, 5, 0, b"t", b"", b"", b"k", 0, 0)
+RECORD = encode_record(
+    Place(USE.salt, USE.volume, 64), 5, 0, b"t", b"", b"", b"k", 0, 0
+)
 USES = st.builds(
     VolumeUse, st.just(0), st.integers(1, 3), st.just(Ring.MAIN), st.integers(5, 6)
 )
@@ -110,7 +112,7 @@ def test_start_on_any_directory_succeeds_or_is_refused(
     except StoreError:
         assert fs.descriptors == 0
         return
-    for key in (key for batch in store.scan_keys() for key in batch):
+    for key in (key for batch in scan_keys(store) for key in batch):
         record = store.get(key)
         assert record is None or (key, record.value) == (b"k", b"")
     store.put(b"new", b"value")

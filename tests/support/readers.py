@@ -1,5 +1,5 @@
 """
-Read volumes and index files without the core, as format.py and scan.h define their bytes.
+Read volumes and index files without the core, as docs/FORMAT.md and scan.h define them.
 
 A start or a check that reads so is the oracle of one with the core.
 """
@@ -14,16 +14,15 @@ from unittest import mock
 from google_crc32c import value as crc32c
 
 from support.index_files import read
-from volcache.store import format, replay, volume_check  # noqa: A004
+from support.records import IDENTITY, decode_header, identity_of
+from volcache.store import replay, volume_check
 from volcache.store.files import FileSystem, read_range
 from volcache.store.format import (
     FIXED_BYTES,
-    IDENTITY_BYTES,
     RECORD_PREFIX_BYTES_MAX,
     VOLUME_HEADER_BYTES,
+    Place,
     RecordHeader,
-    RecordIdentity,
-    decode_header,
     prefix_length,
 )
 from volcache.store.index import Found, Gap, Torn, Unreadable
@@ -52,7 +51,7 @@ class PlainRecords:
     ) -> None:
         """Read the data file from the sector of the start on."""
         self.at, self._window, self._has_lost = start, window, has_lost
-        self._identity_at = volume.identity_at
+        self._place_at = volume.place_at
         self.length = min(end, 0 if volume.fd < 0 else fs.stat(volume.fd).st_size)
         self._bad: list[int] = []
         sectors = range(start - start % _SECTOR, self.length, _SECTOR)
@@ -85,7 +84,7 @@ class PlainRecords:
 
     def _header_at(self, offset: int) -> RecordHeader | None:
         data = self._data[offset : offset + RECORD_PREFIX_BYTES_MAX]
-        return self._whole(decode_header(data, self._identity_at(offset), offset))
+        return self._whole(decode_header(data, self._place_at(offset)))
 
     def _whole(self, header: RecordHeader | None) -> RecordHeader | None:
         is_whole = header is not None and header.offset + header.size <= self.length
@@ -113,9 +112,7 @@ class PlainRecords:
             is_corrected = header is None
             if header is None:
                 data = self._data[start : start + RECORD_PREFIX_BYTES_MAX]
-                header = self._whole(
-                    correct_header(data, self._identity_at(start), start)
-                )
+                header = self._whole(correct_header(data, self._place_at(start)))
             if header is not None:
                 self.at += header.size
                 found = self._judge(header, is_corrected=is_corrected)
@@ -153,8 +150,8 @@ class PlainRecords:
         self, start: int, following: int | None
     ) -> Gap | Torn | Unreadable | None:
         data = self._data[start : start + FIXED_BYTES]
-        is_begun = data.startswith(self._identity_at(start).prefix)
-        length = max(FIXED_BYTES, prefix_length(data)) if is_begun else IDENTITY_BYTES
+        is_begun = data.startswith(identity_of(self._place_at(start).salt))
+        length = max(FIXED_BYTES, prefix_length(data)) if is_begun else IDENTITY.size
         if self._is_bad(start, start + length):
             return Unreadable(start, following or self.length)
         if following is not None:
@@ -162,23 +159,20 @@ class PlainRecords:
         return Torn(start) if is_begun else None
 
 
-def correct_header(
-    data: bytes, identity: RecordIdentity, offset: int
-) -> RecordHeader | None:
+def correct_header(data: bytes, place: Place) -> RecordHeader | None:
     """Return a damaged header part: a bit is wrong, or what is written is not allowed."""
-    with mock.patch.object(format, "is_allowed", return_value=True):
-        found = decode_header(data, identity, offset)
+    found = decode_header(data, place, is_bounded=False)
     if found is not None:
         return found
-    wrong = _different_bits(data[:IDENTITY_BYTES], identity.prefix)
-    wrong += _different_bits(data[32:40], offset.to_bytes(8, "little"))
+    wrong = _different_bits(data[: IDENTITY.size], identity_of(place.salt))
+    wrong += _different_bits(data[32:40], place.offset.to_bytes(8, "little"))
     if wrong > 1:
         return None  # Not a record of this place.
     length = min(max(prefix_length(data), FIXED_BYTES), _CORRECTED_BYTES)
     tried = bytearray(data[:_CORRECTED_BYTES])
     for bit in range(8 * min(length, len(tried))):
         tried[bit >> 3] ^= 1 << (bit & 7)
-        header = decode_header(bytes(tried), identity, offset)
+        header = decode_header(bytes(tried), place)
         if header is not None:
             return header
         tried[bit >> 3] ^= 1 << (bit & 7)

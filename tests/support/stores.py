@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -176,9 +177,13 @@ def value_of(record: Record | None) -> bytes | None:
     return None if record is None else record.value
 
 
+@cache
 def counted_size(size: int) -> int:
     """Return the bytes that the index counts for a live record of a size."""
-    return _native.size_middle(size)
+    index = _native.Index(OsFileSystem(), bytes(16), volume_bytes=1 << 24, volumes=1)
+    index.add_volume(1)
+    index.set(b"key", 1, 64, size)
+    return index.live(1)[1]
 
 
 def fill_volume(store: Store, prefix: bytes = b"fill") -> list[bytes]:
@@ -189,6 +194,13 @@ def fill_volume(store: Store, prefix: bytes = b"fill") -> list[bytes]:
         keys.append(b"%s/%d" % (prefix, len(keys)))
         store.put(keys[-1], keys[-1].ljust(1000, b"."))
     return keys
+
+
+def scan_keys(store: Store) -> Iterator[list[bytes]]:
+    """Yield the keys of one scan, some at a time."""
+    scan = store.key_scan()
+    while scan.cursor:
+        yield scan.read()
 
 
 def reclaim_some(store: Store) -> None:

@@ -12,8 +12,8 @@ from volcache.cli.progress import above, progress
 from volcache.cli.streams import STANDARD, exit_on_sigterm, writing
 from volcache.errors import ConfigError, DamagedRecordError
 from volcache.store.files import ReadOnlyFileSystem
-from volcache.store.format import decode_record
 from volcache.store.index_format import encode_key
+from volcache.store.native import decode_record
 from volcache.store.offline import OfflineStore
 from volcache.store.volume_check import Missing
 from volcache.text import counted, size
@@ -76,7 +76,7 @@ def _read(fs: FileSystem, volume: Volume, place: Missing | RecordHeader) -> Reco
     offset = place.offset
     try:
         data = fs.pread(volume.fd, place.size, offset)
-        record = decode_record(data, volume.identity_at(offset), offset, place.key)
+        record = decode_record(data, volume.place_at(offset), place.key)
     except DamagedRecordError as error:
         raise LeftOutError(str(error)) from error
     except OSError as error:

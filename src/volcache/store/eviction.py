@@ -74,11 +74,6 @@ class Thresholds(NamedTuple):
     hits_taken: int  # that a copy has less, but not below 0
     is_probation: bool  # what is dropped goes into the ghost
 
-    def need(self, size: float) -> int:
-        """Return how many hits a record of a size needs."""
-        below = (at for at, limit in enumerate(self.limits) if size < limit)
-        return self.needs[next(below, len(self.limits))]
-
 
 class Frequency:
     """The policy "frequency" for one capacity."""

@@ -1,9 +1,10 @@
 """
 The bytes of a volume: its header and its records, as specified in docs/FORMAT.md.
 
-Pure functions over bytes: this module reads and writes no files. The text formats are in
-`index_format.py` and `manifest.py`. Do not change the numbers below without a new format
-version: they are on disks, and `tests/golden` holds directories written with them.
+Pure functions over bytes: this module reads and writes no files. The core reads and writes
+records. The text formats are in `index_format.py` and `manifest.py`. Do not change the
+numbers below without a new format version: they are on disks, and `tests/golden` holds
+directories written with them.
 
 A volume is one header followed by records, the first at `VOLUME_HEADER_BYTES`. The bytes
 after the last record are undefined: zeros of a new file or records of an earlier use.
@@ -15,9 +16,7 @@ use, of a clone of the mount point or of another store are never accepted.
 
 from __future__ import annotations
 
-import re
 from enum import IntEnum
-from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -64,30 +63,10 @@ _V1_HEADER_BYTES: Final = 48  # in format version 1, before its checksum
 #  60  .  content type, content encoding, cache directives, key
 #   .  4  CRC-32C of all bytes before
 #   .  .  value
-_IDENTITY: Final = Struct("<3sBQ")
-_LENGTHS: Final = Struct("<HBBIIII")
-_PLACE: Final = Struct("<QQQHBB")
-_RECORD_MAGIC: Final = b"VLR"
-IDENTITY_BYTES: Final = 12
+_PLACE: Final = Struct("<4xQ20xQ16xH")  # salt, offset and volume id
 FIXED_BYTES: Final = 60
-_PLACE_AT: Final = 32
-_KIND_AT: Final = 58
-_CHECKSUM_BYTES: Final = 4
-_TOMBSTONE: Final = 1
 
-# Answers have the text fields as headers: a line end would begin another header.
-_CONTROL_BYTE: Final = re.compile(rb"[\x00-\x1f\x7f]")
-
-if (
-    _IDENTITY.size != IDENTITY_BYTES
-    or _IDENTITY.size + _LENGTHS.size != _PLACE_AT
-    or _PLACE_AT + _PLACE.size != FIXED_BYTES
-    or _VOLUME_HEADER.size + _CHECKSUM_BYTES != VOLUME_HEADER_BYTES
-):
-    message = "the structs of format.py do not match the layout above them"
-    raise AssertionError(message)
-
-RECORD_OVERHEAD_BYTES: Final = FIXED_BYTES + _CHECKSUM_BYTES  # without key and value
+RECORD_OVERHEAD_BYTES: Final = FIXED_BYTES + _CHECKSUM.size  # without key and value
 RECORD_BYTES_MIN: Final = RECORD_OVERHEAD_BYTES + 1  # a key has at least one byte
 VOLUME_ID_MAX: Final = 2**16 - 1
 SEQ_MAX: Final = 2**47 - 1  # 44 years at 100,000 rotations per second
@@ -127,11 +106,12 @@ class Segment(NamedTuple):
     salt: int
 
 
-class RecordIdentity(NamedTuple):
-    """What `decode_record` compares a record with."""
+class Place(NamedTuple):
+    """What a record names, and must be: the salt of its segment, and where it is."""
 
-    prefix: bytes  # the first IDENTITY_BYTES bytes of all records of the segment
+    salt: int
     volume: int
+    offset: int
 
 
 class VolumeHeader(NamedTuple):
@@ -223,6 +203,22 @@ class RecordHeader(NamedTuple):
         mine = self.stored_us, self.expires_ms, self.length, self.checksum
         return mine == (other.stored_us, other.expires_ms, other.length, other.checksum)
 
+    def record(self, value: bytes, volume: int) -> Record:
+        """
+        Return the record.
+
+        Raises:
+            DamagedRecordError: It has another value.
+        """
+        if len(value) != self.length or crc32c(value) != self.checksum:
+            raise DamagedRecordError("value checksum mismatch", volume, self.offset)
+        return self.without_value(volume)._replace(value=value)
+
+    def without_value(self, volume: int) -> Record:
+        """Return the record with an empty value."""
+        place = volume, self.offset, self.size
+        return Record(b"", *self[:6], *place, self.length, self.checksum)
+
 
 # --- Volume header -----------------------------------------------------------------
 
@@ -263,70 +259,19 @@ def volume_version(data: bytes) -> int | None:
     return version if checksum == crc32c(data[:end]) else None
 
 
-@lru_cache(1024)
-def volume_identity(volume: int, salt: int) -> RecordIdentity:
-    """Return the identity of the records with a salt."""
-    return RecordIdentity(_IDENTITY.pack(_RECORD_MAGIC, VERSION, salt), volume)
-
-
 # --- Records -----------------------------------------------------------------------
 
 
-def decode_record(
-    data: bytes, identity: RecordIdentity, offset: int, key: bytes
-) -> Record | None:
+def place_of(data: bytes) -> Place | None:
     """
-    Check a record and return it.
+    Return the place that a record names; None if it is too short.
 
-    Args:
-        data: The bytes from `offset` on, at least the whole record.
-        identity: The record must have the salt of this place.
-        offset: Where in the volume `data` begins.
-        key: The key that was looked up.
-
-    Returns:
-        None if an intact record of another key begins here: the index stores
-        fingerprints, so two keys can have one position.
-
-    Raises:
-        DamagedRecordError: A check failed; the bytes are not an intact value record.
-    """
-    prefix, volume = identity
-    size = record_size(data)
-    if RECORD_BYTES_MIN <= len(data) < size and data.startswith(prefix):
-        raise DamagedRecordError(f"record of {size} bytes is cut off", volume, offset)
-    header = decode_header(data, identity, offset)
-    if header is None or data[_KIND_AT]:
-        raise DamagedRecordError(explain(data, identity), volume, offset)
-    if header.key != key:
-        return None
-    value = data[header.value_start : size]
-    if crc32c(value) != header.checksum:
-        raise DamagedRecordError("value checksum mismatch", volume, offset)
-    place = volume, offset, size
-    return Record(value, *header[:6], *place, header.length, header.checksum)
-
-
-def identity_of(data: bytes) -> tuple[RecordIdentity, int] | None:
-    """
-    Return the identity and the offset that a record names; None if it is too short.
-
-    Nothing is checked: `decode_record` does that.
+    Nothing is checked: `native.decode_record` does that.
     """
     if len(data) < RECORD_BYTES_MIN:
         return None
-    offset, _, _, volume, _, _ = _PLACE.unpack_from(data, _PLACE_AT)
-    return RecordIdentity(data[:IDENTITY_BYTES], volume), offset
-
-
-def explain(data: bytes, identity: RecordIdentity) -> str:
-    """Return why bytes are not an intact header of a record of a volume."""
-    if len(data) < RECORD_BYTES_MIN:
-        return f"only {len(data)} bytes could be read"
-    prefix, found = identity.prefix, data[:IDENTITY_BYTES]
-    if found == prefix:
-        return "header check failed"
-    return f"identity mismatch: expected {prefix.hex()}, found {found.hex()}"
+    salt, offset, volume = _PLACE.unpack_from(data)
+    return Place(salt, volume, offset)
 
 
 def prefix_length(data: bytes) -> int:
@@ -342,63 +287,3 @@ def record_size(data: bytes) -> int:
     if len(data) < FIXED_BYTES:
         return len(data)
     return prefix_length(data) + int.from_bytes(data[16:20], "little")
-
-
-def decode_header(
-    data: bytes, identity: RecordIdentity, offset: int
-) -> RecordHeader | None:
-    """
-    Check the header part of a record and return it.
-
-    Args:
-        data: The bytes from `offset` on, at least the header part.
-        identity: Of the volume.
-        offset: Where in the volume `data` begins.
-
-    Returns:
-        None if no intact header of that volume and offset is here. Each header contains
-        its offset, so a copy of a record inside a value is not mistaken for a record.
-    """
-    prefix, volume = identity
-    if len(data) < RECORD_BYTES_MIN or not data.startswith(prefix):
-        return None
-    lengths = _LENGTHS.unpack_from(data, IDENTITY_BYTES)
-    key_length, type_length, encoding_length, length, checksum, *more = lengths
-    place = _PLACE.unpack_from(data, _PLACE_AT)
-    at, stored_us, expires_ms, volume_found, kind, cache_length = place
-    flags, unsynced = more
-    type_end = FIXED_BYTES + type_length
-    encoding_end = type_end + encoding_length
-    key_start = encoding_end + cache_length
-    key_end = key_start + key_length
-    value_start = key_end + _CHECKSUM_BYTES
-    if (
-        at != offset
-        or volume_found != volume
-        or not key_length
-        or len(data) < value_start
-        or _CHECKSUM.unpack_from(data, key_end)[0] != crc32c(data[:key_end])
-        or not is_allowed(place, length, data[FIXED_BYTES:key_start])
-    ):
-        return None
-    return RecordHeader(
-        data[FIXED_BYTES:type_end],
-        data[type_end:encoding_end],
-        data[encoding_end:key_start],
-        *(stored_us, expires_ms, flags),
-        data[key_start:key_end],
-        *(at, length, checksum),
-        kind == _TOMBSTONE,
-        *(value_start, value_start + length, unsynced),
-    )
-
-
-def is_allowed(place: tuple[int, ...], length: int, texts: bytes) -> bool:
-    """Return whether the numbers of a record are in bounds, and its texts are text."""
-    _, stored_us, expires_ms, _, kind, _ = place
-    return (
-        kind <= _TOMBSTONE
-        and length <= (0 if kind else VALUE_BYTES_MAX)
-        and max(stored_us, expires_ms) < TIME_END
-        and not _CONTROL_BYTE.search(texts)
-    )

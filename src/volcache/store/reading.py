@@ -11,23 +11,20 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from volcache.checksum import crc32c
 from volcache.errors import DamagedRecordError, UnreadableRecordError
 from volcache.store.format import (
     HEADER_BYTES_MAX,
     Record,
     RecordHeader,
-    decode_header,
-    decode_record,
-    explain,
-    identity_of,
     new_record,
+    place_of,
     prefix_length,
     record_size,
 )
+from volcache.store.native import decode_header, decode_record, explain
 
 if TYPE_CHECKING:
-    from volcache.store.format import RecordIdentity
+    from volcache.store.format import Place
     from volcache.store.index import Position
     from volcache.store.rings import KeptPurges, Rings
     from volcache.store.syncs import Syncs
@@ -201,20 +198,15 @@ class RecordReader:
         if header.size > size and not self._is_inside(volume, offset, header.size):
             why = f"record of {header.size} bytes ends behind its file"
             raise DamagedRecordError(why, volume.id, offset)
-        value, reads_value = b"", with_value and header.key == key
-        if reads_value:
+        value, is_mine = b"", header.key == key
+        if with_value and is_mine:
             value = self._pread(volume.fd, header.length, offset + header.value_start)
         self._stats.reads.observe(started_ns, perf_counter_ns() - started_ns)
-        if reads_value and (
-            len(value) != header.length or crc32c(value) != header.checksum
-        ):
-            raise DamagedRecordError("value checksum mismatch", volume.id, offset)
-        if with_value:
-            self._stats.read_errors_in_row = 0
-        if header.key != key:
-            return None
-        place = volume.id, offset, header.size
-        return Record(value, *header[:6], *place, header.length, header.checksum)
+        if not with_value:
+            return header.without_value(volume.id) if is_mine else None
+        record = header.record(value, volume.id) if is_mine else None
+        self._stats.read_errors_in_row = 0
+        return record
 
     def _is_inside(self, volume: Volume, offset: int, size: int) -> bool:
         """Return whether so many bytes can be read, before there is memory for them."""
@@ -237,13 +229,13 @@ class RecordReader:
             OSError: The disk refused.
         """
         data = self._pread(volume.fd, min(size, HEADER_BYTES_MAX + len(key)), offset)
-        identity = volume.identity_at(offset)
-        header = decode_header(data, identity, offset)
+        place = volume.place_at(offset)
+        header = decode_header(data, *place)
         if header is None and prefix_length(data) > len(data):
             data = self._pread(volume.fd, prefix_length(data), offset)
-            header = decode_header(data, identity, offset)
+            header = decode_header(data, *place)
         if header is None or header.tombstone:
-            raise DamagedRecordError(explain(data, identity), volume.id, offset)
+            raise DamagedRecordError(explain(data, place), volume.id, offset)
         return header
 
     def _try_read_header(
@@ -306,11 +298,11 @@ class RecordReader:
             key: The key that the copy was stored under.
             copy: What `read_raw` returned at some time, or any other bytes.
         """
-        named = identity_of(copy)
+        named = place_of(copy)
         if named is None:
             return None
         try:
-            record = decode_record(copy, *named, key)
+            record = decode_record(copy, named, key)
         except DamagedRecordError:
             return None
         if record is None or record.size != len(copy) or self.is_over(key, record):
@@ -319,10 +311,10 @@ class RecordReader:
         if found is None:
             # A purge that was dropped may have covered it: its prefix is not known now.
             is_doubtful = record.stored_us <= self._kept_purges.dropped_us
-            was_lost = is_doubtful or self._was_deleted(key, *named)
+            was_lost = is_doubtful or self._was_deleted(key, named)
             return None if was_lost else record
         volume, offset, _ = found
-        if (volume.identity_at(offset), offset) != named:
+        if volume.place_at(offset) != named:
             header = self._try_read_header(found, key)
             if (
                 header is None
@@ -336,24 +328,21 @@ class RecordReader:
 
     def is_current(self, key: bytes, copy: bytes) -> bool:
         """Return whether what `read_raw` has returned is still the record of a key."""
-        named, found = identity_of(copy), self._locate(key)
+        named, found = place_of(copy), self._locate(key)
         if named is None or found is None:
             return False
         volume, offset, _ = found
         # A position is used for one record only: another use of it has another salt.
-        return (volume.identity_at(offset), offset) == named
+        return volume.place_at(offset) == named
 
     def is_moved(self, copy: bytes, record: Record) -> bool:
         """Return whether a record that `validate` has returned is elsewhere now."""
-        named = identity_of(copy)
-        return named is None or (named[0].volume, named[1]) != (
-            record.volume,
-            record.offset,
-        )
+        named = place_of(copy)
+        return named is None or named[1:] != (record.volume, record.offset)
 
-    def _was_deleted(self, key: bytes, identity: RecordIdentity, offset: int) -> bool:
+    def _was_deleted(self, key: bytes, place: Place) -> bool:
         """Return whether a record without an entry was deleted, not reclaimed."""
         volumes = self._volumes.copy().values()  # Another thread may rotate.
         return self._index.is_deleted(key) or any(
-            identity == volume.identity_at(offset) for volume in volumes
+            place == volume.place_at(place.offset) for volume in volumes
         )

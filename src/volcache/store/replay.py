@@ -22,10 +22,9 @@ from volcache.store.format import (
     RECORD_PREFIX_BYTES_MAX,
     VOLUME_HEADER_BYTES,
     Ring,
-    decode_header,
 )
 from volcache.store.index import Found, Gap, Run, Unreadable
-from volcache.store.native import Records
+from volcache.store.native import Records, decode_header
 from volcache.store.volume import HEAD_BYTES, NO_FILE, IndexContents
 
 if TYPE_CHECKING:
@@ -360,7 +359,7 @@ class Replay:
             data = self._directory.fs.pread(volume.fd, RECORD_PREFIX_BYTES_MAX, offset)
         except OSError:
             return None
-        return decode_header(data, volume.identity_at(offset), offset)
+        return decode_header(data, *volume.place_at(offset))
 
     def _has_original(self, header: RecordHeader) -> bool:
         """Return whether the index has the record that this one is a copy of."""

@@ -51,7 +51,7 @@ from volcache.store.usage import purge_stay_of, usage_of
 from volcache.store.writing import RecordWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from volcache.store.clock import Clock
     from volcache.store.eviction import Eviction, Frequency
@@ -205,20 +205,12 @@ class Store:
         """See `RecordReader`."""
         return key in self._reader
 
-    def scan_keys(self) -> Iterator[list[bytes]]:
-        """
-        Yield all keys, some at a time, perhaps none, by the age of their volumes.
-
-        Between two batches nothing is held. See `key_scan.py` for what a change during the
-        scan does. The store must not be closed while a batch is fetched.
-        """
-        scan = self.key_scan()
-        while scan.cursor:
-            yield scan.read()
-
     def key_scan(self, cursor: str = "") -> KeyScan:
         """
         Return a scan of the keys, from the beginning or from where another one stopped.
+
+        Between two reads of it nothing is held. See `key_scan.py` for what a change
+        meanwhile does. The store must not be closed during a read.
 
         Raises:
             ValueError: The cursor is not one.

@@ -31,9 +31,9 @@ from volcache.store.format import (
     RECORD_OVERHEAD_BYTES,
     VERSION,
     VOLUME_HEADER_BYTES,
+    Place,
     VolumeHeader,
     encode_volume_header,
-    volume_identity,
 )
 from volcache.store.index import Loaded
 from volcache.store.index_format import (
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from volcache.store.files import FileSystem
-    from volcache.store.format import RecordIdentity, Segment, VolumeUse
+    from volcache.store.format import Segment, VolumeUse
     from volcache.store.index_format import Entry
     from volcache.store.manifest import VolumeState
     from volcache.store.native import Index
@@ -262,11 +262,11 @@ class Volume(VolumeIndex):
         self.is_indexed = False
         self.salt = segment.salt
 
-    def identity_at(self, offset: int) -> RecordIdentity:
-        """Return the identity of a record at an offset."""
+    def place_at(self, offset: int) -> Place:
+        """Return what a record at an offset has to name."""
         salts = reversed(self.salts)
         salt = next(salt for start, salt in salts if start <= offset)
-        return volume_identity(self.id, salt)
+        return Place(salt, self.id, offset)
 
     @property
     def salts(self) -> list[tuple[int, int]]:

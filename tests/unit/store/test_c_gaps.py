@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 from google_crc32c import value as crc32c
 
-from support.stores import BareProcess, UnsyncedFileSystem, open_store
+from support.stores import BareProcess, UnsyncedFileSystem, counted_size, open_store
 from volcache.store import Store
 from volcache.store._core import _native
 from volcache.store.eviction import HITS_MAX, Rates, Thresholds
@@ -212,7 +212,7 @@ def test_only_reads_of_values_earn_tokens(index: Any) -> None:
     assert index.policy_stats().tokens == 0
 
     assert index.hit(b"value", NOW_US)
-    assert index.policy_stats().tokens == _native.size_middle(1000)
+    assert index.policy_stats().tokens == counted_size(1000)
 
 
 def drop(index: Any, keys: list[bytes]) -> None:
@@ -393,7 +393,7 @@ def test_record_at_a_limit_needs_the_hits_of_larger_ones(index: Any) -> None:
     index.set_policy(Rates(0.0, 0.0, 1e9, (0, 0)))
     index.set(b"k", SEQ, 64, 1000)
     for more, unused in ((-1.0, 0), (0.0, 0), (1.0, 1)):
-        limits = (_native.size_middle(1000) + more,) * 3
+        limits = (counted_size(1000) + more,) * 3
         thresholds = Thresholds(limits, (3,) * 3 + (0,), HITS_MAX, is_probation=True)
         disposition = _native.Reclaim(index, SEQ, 1, VOLUME_BYTES).collect(
             SHARES, thresholds

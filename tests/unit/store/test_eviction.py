@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import pytest
 
 from support.tables import each_row
 from volcache.store.eviction import (
@@ -34,7 +34,7 @@ POLICY = Frequency(CAPACITY, 0.1)
         (2, "the oldest files are evicted"),
     ],
 )
-def test_few_volumes_cost_misses(volumes: int, cost: str) -> None:
+def test_cost_of_few_volumes_is_the_share_of_misses(volumes: int, cost: str) -> None:
     """The text names the share, or that the policy is not used."""
     assert cost_of_few(volumes).startswith(cost)
 
@@ -43,31 +43,22 @@ def test_few_volumes_cost_misses(volumes: int, cost: str) -> None:
 
 
 @each_row(
-    ("ring", "tokens", "limits", "needs"),
+    ("ring", "tokens", "expected"),
     [
-        (Ring.PROBATION, 0.0, (0.35, 1.5, 4), (0, 1, 2, 3)),
-        (Ring.PROBATION, 1.0, (0.35, 1.5, 4), (0, 1, 2, 3)),
-        (Ring.MAIN, 0.49, (1 / 3, 0.75, 1.5), (1, 2, 3, 3)),
-        (Ring.MAIN, 0.5, (1 / 3, 0.75, 1.5), (1, 1, 2, 3)),
+        (Ring.PROBATION, 0.0, ((0.35, 1.5, 4), (0, 1, 2, 3), HITS_MAX, True)),
+        (Ring.PROBATION, 1.0, ((0.35, 1.5, 4), (0, 1, 2, 3), HITS_MAX, True)),
+        (Ring.MAIN, 0.49, ((1 / 3, 0.75, 1.5), (1, 2, 3, 3), 1, False)),
+        (Ring.MAIN, 0.5, ((1 / 3, 0.75, 1.5), (1, 1, 2, 3), 1, False)),
     ],
 )
-def test_need_rises_at_each_limit(
-    ring: Ring, tokens: float, limits: tuple[float, ...], needs: tuple[int, ...]
+def test_thresholds_depend_on_ring_and_tokens(
+    ring: Ring, tokens: float, expected: tuple[tuple[float, ...], ...]
 ) -> None:
-    """A size at a limit belongs to the larger ones. `tokens`: a share of the most."""
-    thresholds = POLICY.thresholds(ring, POLICY.rates.tokens_max * tokens, MEAN)
+    """
+    Copies of probation begin without hits, those of main lose one.
 
-    assert thresholds.need(0) == needs[0]
-    for at, limit in enumerate(limits):
-        assert thresholds.need(math.nextafter(MEAN * limit, 0)) == needs[at]
-        assert thresholds.need(MEAN * limit) == needs[at + 1]
-    assert thresholds.need(MEAN * 1e9) == needs[-1]
-
-
-def test_copies_of_probation_begin_without_hits() -> None:
-    """Those of ring main lose one; what probation drops goes into the ghost."""
-    probation = POLICY.thresholds(Ring.PROBATION, 0, MEAN)
-    main = POLICY.thresholds(Ring.MAIN, 0, MEAN)
-
-    assert (probation.hits_taken, probation.is_probation) == (HITS_MAX, True)
-    assert (main.hits_taken, main.is_probation) == (1, False)
+    What probation drops goes into the ghost. `tokens`: a share of the most.
+    """
+    limits, *others = POLICY.thresholds(ring, POLICY.rates.tokens_max * tokens, MEAN)
+    assert [limit / MEAN for limit in limits] == pytest.approx(expected[0])
+    assert tuple(others) == expected[1:]

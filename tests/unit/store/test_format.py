@@ -22,13 +22,10 @@ from volcache.store.files import OsFileSystem
 from volcache.store.format import (
     TIME_END,
     VOLUME_HEADER_BYTES,
-    RecordIdentity,
+    Place,
     Ring,
     VolumeUse,
-    decode_header,
-    decode_record,
     decode_volume_header,
-    volume_identity,
 )
 from volcache.store.index import Found, Torn
 from volcache.store.manifest import (
@@ -38,20 +35,17 @@ from volcache.store.manifest import (
     encode_progress,
     manifest_version,
 )
-from volcache.store.native import Records
+from volcache.store.native import Records, decode_header, decode_record
 from volcache.store.purges import decode_purges
 
 USE = VolumeUse(volume=3, seq=70, ring=Ring.PROBATION, salt=0x1122334455667788)
-VOLUME = volume_identity(USE.volume, USE.salt)
+PLACE = Place(USE.salt, USE.volume, 4096)
 
 
-def make_record(
-    key: bytes = b"a/key", value: bytes = b"value", offset: int = 4096
-) -> bytes:
-    """Return a whole record of `VOLUME`."""
+def make_record(key: bytes = b"a/key", value: bytes = b"value") -> bytes:
+    """Return a whole record of `PLACE`."""
     prefix = encode_record(
-        VOLUME,
-        offset,
+        PLACE,
         1_790_000_000_123_456,
         1_790_000_999_000,
         b"text/plain",
@@ -82,7 +76,7 @@ FIELD = st.binary(max_size=255).map(
     ),
     behind=st.binary(max_size=9),
 )
-def test_a_record_is_read_as_it_was_written(
+def test_decode_record_has_all_fields_that_were_written(
     key: bytes,
     value: bytes,
     fields: tuple[bytes, bytes, bytes],
@@ -93,49 +87,45 @@ def test_a_record_is_read_as_it_was_written(
     offset, expires_ms, flags = numbers
     checked = (len(value), crc32c(value))
     times = (42, expires_ms)
-    prefix = encode_record(VOLUME, offset, *times, *fields, key, *checked, flags)
-    data = prefix + value
+    place = PLACE._replace(offset=offset)
+    data = encode_record(place, *times, *fields, key, *checked, flags) + value
 
-    record = decode_record(data + behind, VOLUME, offset, key)
+    record = decode_record(data + behind, place, key)
 
-    place = (flags, 3, offset, len(data))
-    assert record == (value, *fields, *times, *place, *checked, "DISK")
-    for length in (len(prefix), len(data) - 1) if value else ():
-        with pytest.raises(DamagedRecordError, match=f"{len(data)} bytes is cut off"):
-            decode_record(data[:length], VOLUME, offset, key)
+    more = (flags, 3, offset, len(data))
+    assert record == (value, *fields, *times, *more, *checked, "DISK")
 
 
-def test_an_intact_record_of_another_key_is_a_miss() -> None:
+def test_decode_record_of_another_key_is_a_miss() -> None:
     """The index stores fingerprints, so two keys can have one position."""
-    assert decode_record(make_record(), VOLUME, 4096, b"b/key") is None
+    assert decode_record(make_record(), PLACE, b"b/key") is None
 
 
-def test_a_record_of_another_volume_or_offset_is_refused() -> None:
+@each_row(
+    ("place", "text"),
+    [
+        (PLACE._replace(salt=1), "salt mismatch: expected 0000000000000001, found 11"),
+        (PLACE._replace(volume=4), "volume 4, offset 4096"),
+        (PLACE._replace(offset=4097), "volume 3, offset 4097"),
+    ],
+)
+def test_decode_record_of_another_place_is_refused(place: Place, text: str) -> None:
     """An intact record is wrong where another one is expected."""
-    data = make_record()
-    other_use = volume_identity(USE.volume, USE.salt + 1)
-    other_id = VOLUME._replace(volume=USE.volume + 1)
-    for identity, offset, text in (
-        (other_use, 4096, "identity mismatch"),
-        (other_id, 4096, "volume 4, offset 4096"),
-        (VOLUME, 4097, "volume 3, offset 4097"),
-    ):
-        with pytest.raises(DamagedRecordError, match=text):
-            decode_record(data, identity, offset, b"a/key")
-        assert decode_header(data, identity, offset) is None
+    with pytest.raises(DamagedRecordError, match=text):
+        decode_record(make_record(), place, b"a/key")
 
 
-def test_a_tombstone_is_not_a_value() -> None:
+def test_decode_tombstone_is_no_value() -> None:
     """A scan finds a tombstone; a get never returns it as an empty value."""
-    data = encode_record(VOLUME, 64, 42, 0, b"", b"", b"", b"gone", 0, 0, kind=1)
+    data = encode_record(PLACE, 42, 0, b"", b"", b"", b"gone", 0, 0, kind=1)
 
-    header = decode_header(data, VOLUME, 64)
+    header = decode_header(data, *PLACE)
 
     assert header is not None
     found = (header.tombstone, header.key, header.size)
     assert found == (True, b"gone", len(data))
     with pytest.raises(DamagedRecordError):
-        decode_record(data, VOLUME, 64, b"gone")
+        decode_record(data, PLACE, b"gone")
 
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
@@ -144,14 +134,14 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 @each_row(
     ("data", "decode"),
     [
-        (make_record(), lambda data: decode_header(data, VOLUME, 4096)),
+        (make_record(), lambda data: decode_header(data, *PLACE)),
         ((GOLDEN / "rings/data/2").read_bytes()[:64], decode_volume_header),
         ((GOLDEN / "rings/META.txt").read_bytes(), decode_manifest),
         ((GOLDEN / "purged/PURGE.txt").read_bytes(), decode_purges),
         (encode_progress(Progress(2**64 - 1, 1234, 7, 9, 8, 5)), decode_progress),
     ],
 )
-def test_every_wrong_bit_and_every_cut_is_noticed(
+def test_decode_with_a_wrong_bit_or_cut_finds_nothing(
     data: bytes, decode: Callable[[bytes], object]
 ) -> None:
     """Of what each kind of file begins with or consists of."""
@@ -163,12 +153,12 @@ def test_every_wrong_bit_and_every_cut_is_noticed(
         assert not decode(data[:length])
 
 
-def test_every_wrong_bit_and_every_cut_of_a_record_is_damage() -> None:
+def test_decode_record_with_a_wrong_bit_or_cut_is_damaged() -> None:
     """It is refused, never returned shorter."""
     data = make_record()
     for damaged in (*flipped(data), *(data[:length] for length in range(len(data)))):
         with pytest.raises(DamagedRecordError):
-            decode_record(damaged, VOLUME, 4096, b"a/key")
+            decode_record(damaged, PLACE, b"a/key")
 
 
 class VolumeOf:
@@ -179,9 +169,9 @@ class VolumeOf:
         self.salts = [(0, USE.salt)]
         os.pwrite(self.fd, data, offset)
 
-    def identity_at(self, _: int) -> RecordIdentity:
-        """Return the identity of all its records."""
-        return VOLUME
+    def place_at(self, offset: int) -> Place:
+        """Return the place of a record at an offset."""
+        return PLACE._replace(offset=offset)
 
 
 def scanned(data: bytes, *, plain: bool = False) -> list[object]:
@@ -197,7 +187,7 @@ def scanned(data: bytes, *, plain: bool = False) -> list[object]:
 def test_scan_single_wrong_bit_in_header_is_corrected() -> None:
     """The key is known although the header fails its checksum."""
     data = make_record(key=b"a/key", value=b"")
-    intact = decode_header(data, VOLUME, 4096)
+    intact = decode_header(data, *PLACE)
     assert intact is not None
 
     for damaged in flipped(data):
@@ -226,7 +216,7 @@ def test_scan_single_wrong_bit_in_last_value_is_damage(
     start = len(record) - len(value)
     damaged = bytearray(record)
     damaged[start + bit // 8] ^= 1 << bit % 8
-    header = decode_header(record, VOLUME, 4096)
+    header = decode_header(record, *PLACE)
     assert header is not None
 
     assert scanned(record) == [Found(header, intact=True)]

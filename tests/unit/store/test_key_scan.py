@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from support.stores import FakeClock, fill_volume, open_fifo, open_store, reopen
+from support.stores import (
+    FakeClock,
+    fill_volume,
+    open_fifo,
+    open_store,
+    reopen,
+    scan_keys,
+)
 from volcache.store import Store
 
 Batches = Callable[[Store], Iterator[list[bytes]]]
@@ -24,7 +31,7 @@ def continued(store: Store) -> Iterator[list[bytes]]:
         yield scan.read(most=50)
 
 
-@pytest.fixture(params=[Store.scan_keys, continued])
+@pytest.fixture(params=[scan_keys, continued])
 def batches(request: pytest.FixtureRequest) -> Batches:
     """Return the keys of a store, some at a time, by one scan or by many."""
     found: Batches = request.param

@@ -14,7 +14,7 @@ from support.stores import UnsyncedFileSystem, fill_volume, open_fifo, open_stor
 from volcache.histogram import Histogram
 from volcache.monitoring.requests import RequestStats
 from volcache.store import Store
-from volcache.store.format import RecordIdentity
+from volcache.store.format import Place
 from volcache.store.index import Position
 from volcache.store.volume import Volume
 
@@ -107,14 +107,14 @@ def test_rotation_while_a_copy_is_validated_is_no_error(
         fill_volume(store, b"fill/%d" % number)
     assert not store.is_current(b"k", copy)
     assert not store.is_current(b"k", b"no record")
-    identity_at = Volume.identity_at
+    place_at = Volume.place_at
 
-    def rotate_first(volume: Volume, offset: int) -> RecordIdentity:
+    def rotate_first(volume: Volume, offset: int) -> Place:
         monkeypatch.undo()
         fill_volume(store, b"more")
-        return identity_at(volume, offset)
+        return place_at(volume, offset)
 
-    monkeypatch.setattr(Volume, "identity_at", rotate_first)
+    monkeypatch.setattr(Volume, "place_at", rotate_first)
     found = store.validate(b"k", copy)
     assert found is not None
     assert found.value == b"value"

@@ -7,7 +7,13 @@ from volcache.histogram import Histogram
 from volcache.store import clock
 from volcache.store.eviction import Rates, Thresholds
 from volcache.store.files import FileSystem
-from volcache.store.format import NewRecord, RecordFields, Ring, VolumeUse
+from volcache.store.format import (
+    NewRecord,
+    RecordFields,
+    RecordHeader,
+    Ring,
+    VolumeUse,
+)
 from volcache.store.index import (
     Disposition,
     Found,
@@ -21,9 +27,6 @@ from volcache.store.index import (
     Unreadable,
 )
 from volcache.store.volume import Volume
-
-def size_middle(size: int) -> int:
-    """Return the middle of the class of `size`, by which live bytes are counted."""
 
 class Clock:
     """A `volcache.store.clock.Clock` of the machine; see there."""
@@ -619,6 +622,23 @@ class Reclaim:
             target: Gets the copies; None: nothing more is copied.
             now_ms: A record that has expired by then is not copied.
         """
+
+def decode_header(
+    data: bytes, salt: int, volume: int, offset: int
+) -> RecordHeader | None:
+    """
+    Check the part of a record before its value.
+
+    Args:
+        data: The bytes from its offset on, at least the part before the value.
+        salt: Of its place.
+        volume: The id; likewise.
+        offset: Each record contains its offset, so a copy of one inside a value is not
+            mistaken for a record.
+
+    Returns:
+        None if no intact one of that place is here.
+    """
 
 def read_lines(data: bytes, segments: Iterable[tuple[int, int]]) -> tuple[Loaded, bool]:
     """

@@ -47,7 +47,7 @@ cdef extern from *:
     /* A `bytes` that is being filled has one reference, which must be a pointer. */
     #define bytes_new(data, n) PyBytes_FromStringAndSize(data, n)
     #define bytes_data(value) PyBytes_AS_STRING(value)
-    #define bytes_drop(value) Py_DECREF(value)
+    #define bytes_drop(value) Py_XDECREF(value)
     #define bytes_take(value) (value)
     """
     size_t VC_HEAD_BYTES_MAX(size_t key_length)
@@ -68,10 +68,6 @@ cdef enum:
     # Longer records are left to the caller, who reads the header first: the size in the
     # index is up to an eighth too large.
     LARGE_BYTES = 1048576
-
-
-def size_middle(uint64_t size):
-    return vc_size_middle(size)
 
 
 # --- System calls ---------------------------------------------------------------------
@@ -445,7 +441,7 @@ cdef class Index:
         ):
             return None
         try:
-            found = (read_small if at.size <= SMALL_BYTES else read_large)(self.core, key, &at)
+            found = read_record(self.core, key, &at)
         finally:
             vc_core_end_read(self.core)
         if found is None:
@@ -751,36 +747,28 @@ cdef object loaded_of(const vc_lines *lines):
     )
 
 
-cdef tuple read_small(vc_core *core, bytes key, vc_lookup *at):
-    cdef uint8_t buffer[SMALL_BYTES]
-    cdef const uint8_t *name = data_of(key)
-    cdef size_t length = PyBytes_GET_SIZE(key)
-    cdef vc_record record
-    cdef vc_status status
-    with nogil:
-        status = vc_core_read(core, name, length, at, buffer, at.size, NULL, 0, &record)
-    if status != VC_OK:
-        return None
-    return fields_of((<char *>buffer)[record.prefix : record.size], &record)
-
-
-cdef tuple read_large(vc_core *core, bytes key, vc_lookup *at):
+cdef tuple read_record(vc_core *core, bytes key, vc_lookup *at):
     cdef uint8_t head[HEAD_BYTES]
     cdef const uint8_t *name = data_of(key)
-    cdef size_t length = PyBytes_GET_SIZE(key)
+    cdef size_t length = PyBytes_GET_SIZE(key), split = at.size, room = 0
+    cdef PyObject *value = NULL
+    cdef uint8_t *into = NULL
     cdef vc_record record
     cdef vc_status status
-    cdef size_t split = VC_OVERHEAD_BYTES + length + (at.types if at.types > 0 else 0)
-    if split >= at.size or at.size > LARGE_BYTES:
-        return None
-    cdef size_t room = at.size - split
-    cdef PyObject *value = bytes_new(NULL, room)
-    cdef uint8_t *into = <uint8_t *>bytes_data(value)
+    if at.size > SMALL_BYTES:
+        split = VC_OVERHEAD_BYTES + length + (at.types if at.types > 0 else 0)
+        if split >= at.size or at.size > LARGE_BYTES:
+            return None
+        room = at.size - split
+        value = bytes_new(NULL, room)
+        into = <uint8_t *>bytes_data(value)
     with nogil:
         status = vc_core_read(core, name, length, at, head, split, into, room, &record)
     if status != VC_OK:
         bytes_drop(value)
         return None
+    if value is NULL:
+        return fields_of((<char *>head)[record.prefix : record.size], &record)
     # The size in the index is rounded up. Shrinking does not copy.
     _PyBytes_Resize(&value, record.length)
     return fields_of(bytes_take(value), &record)
@@ -997,14 +985,8 @@ cdef class Writer:
 # --- Reclaiming -----------------------------------------------------------------------
 
 
-cdef dict ENDS = {
-    VC_RECLAIM_MORE: "more",
-    VC_RECLAIM_DONE: "done",
-    VC_RECLAIM_FULL: "full",
-    VC_RECLAIM_UNREADABLE: "unreadable",
-    VC_RECLAIM_REFUSED: "refused",
-    VC_RECLAIM_DAMAGED: "damaged",
-}
+# As the core numbers the results of a step.
+cdef tuple ENDS = ("more", "done", "full", "unreadable", "refused", "damaged")
 
 
 cdef vc_thresholds thresholds_of(thresholds):
@@ -1216,6 +1198,14 @@ cdef class Records:
         if event.kind == VC_SCAN_NO_MEMORY:
             raise MemoryError("no memory for index entries")
         raise StopIteration
+
+
+def decode_header(bytes data not None, uint64_t salt, uint16_t volume, uint64_t offset):
+    cdef vc_record record
+    cdef vc_status status = vc_record_decode(
+        data_of(data), PyBytes_GET_SIZE(data), salt, volume, offset, &record
+    )
+    return header_of(&record, offset) if status == VC_OK else None
 
 
 cdef object header_of(const vc_record *r, uint64_t offset):
