@@ -53,7 +53,9 @@ def written(whole: list[bytes], appended: list[bytes]) -> tuple[bytes, list[Purg
 
 
 @given(st.lists(names), st.lists(names))
-def test_any_prefixes_are_read_back(whole: list[bytes], appended: list[bytes]) -> None:
+def test_decode_purges_of_any_prefixes_are_those_written(
+    whole: list[bytes], appended: list[bytes]
+) -> None:
     """Every byte; those that are appended make new versions."""
     data, purges = written(whole, appended)
     found = decode_purges(data)
@@ -63,7 +65,7 @@ def test_any_prefixes_are_read_back(whole: list[bytes], appended: list[bytes]) -
     assert not found.is_torn
 
 
-def test_a_file_that_is_cut_has_the_lines_before() -> None:
+def test_decode_purges_of_a_cut_file_are_the_lines_before() -> None:
     """A line that is not whole is none, and the first version is whole or not there."""
     whole, appended = [b"a/", b"checksum"], [b"c/", b"checksum", b"d/"]
     data, purges = written(whole, appended)
@@ -77,7 +79,7 @@ def test_a_file_that_is_cut_has_the_lines_before() -> None:
             assert found.is_torn == (length not in ends)
 
 
-def test_only_one_line_may_follow_what_meta_names() -> None:
+def test_purge_file_with_more_than_one_line_behind_meta_does_not_follow() -> None:
     """The last one, of a purge that was not acknowledged, or a part of it."""
     before = ListedPurges(6, 0, 0x1234)
     first, one = encode_purges(STORE_ID, before, [])
@@ -110,7 +112,7 @@ def test_only_one_line_may_follow_what_meta_names() -> None:
         ["-5 1 a/"],
     ],
 )
-def test_a_number_out_of_its_bounds_is_damage(lines: list[str]) -> None:
+def test_decode_purges_with_a_number_out_of_bounds_is_damage(lines: list[str]) -> None:
     """Even with the right checksum; in a line that was appended, it ends the file."""
     first, listed = encode_purges(STORE_ID, None, [])
     text = first.split(b"checksum")[0] + b"".join(
@@ -128,7 +130,9 @@ def test_a_number_out_of_its_bounds_is_damage(lines: list[str]) -> None:
     assert found.appended == len(lines) - 1
 
 
-def test_a_damaged_file_that_no_purge_explains_is_refused(tmp_path: Path) -> None:
+def test_start_with_a_damaged_file_that_no_purge_explains_is_refused(
+    tmp_path: Path,
+) -> None:
     """What is in others, and which are refused: test_purge.py of the crash tests."""
     open_store(tmp_path).close()
     (tmp_path / "PURGE.txt").write_bytes(b"x")
@@ -139,7 +143,7 @@ def test_a_damaged_file_that_no_purge_explains_is_refused(tmp_path: Path) -> Non
 # --- The store ---------------------------------------------------------------------
 
 
-def test_after_a_start_with_an_earlier_clock_new_values_are_not_purged(
+def test_put_after_a_start_with_an_earlier_clock_is_not_purged(
     tmp_path: Path,
 ) -> None:
     """Also if META.txt, which has the time, is lost."""
@@ -159,7 +163,7 @@ def test_after_a_start_with_an_earlier_clock_new_values_are_not_purged(
     assert value_of(store.get(b"a/1")) == b"new"
 
 
-def test_an_entry_is_dropped_when_the_volumes_of_its_time_are_reclaimed(
+def test_purge_whose_volumes_are_reclaimed_is_dropped(
     tmp_path: Path,
 ) -> None:
     """Then META.txt does not name PURGE.txt, which is removed; the next begins again."""
@@ -180,7 +184,7 @@ def test_an_entry_is_dropped_when_the_volumes_of_its_time_are_reclaimed(
     assert store.get(b"a/1") is None
 
 
-def test_a_start_drops_what_is_not_needed(tmp_path: Path) -> None:
+def test_start_with_fewer_volumes_drops_purges_not_needed(tmp_path: Path) -> None:
     """PURGE.txt is written again without it."""
     store = open_fifo(tmp_path)
     store.put(b"a/1", b"old")
@@ -199,7 +203,7 @@ def test_a_start_drops_what_is_not_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 100_000, 3 << 20])
-def test_a_flush_during_a_read_does_not_return_what_was_purged(
+def test_read_during_a_flush_does_not_return_what_was_purged(
     tmp_path: Path, size: int
 ) -> None:
     """The record is read, and its purge dropped with its volume, before the check."""
@@ -224,60 +228,34 @@ def test_a_flush_during_a_read_does_not_return_what_was_purged(
     store.close()
 
 
-def test_a_full_list_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("limit", "value", "text"),
+    [
+        ("PURGES_MAX", 40, "allowed are 40 entries"),
+        ("PURGE_BYTES_MAX", 40 * 6, "240 bytes of prefixes"),
+    ],
+)
+def test_purge_when_the_list_is_full_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, text: str
 ) -> None:
     """With a way out: a prefix that covers some of them."""
-    monkeypatch.setattr("volcache.store.rings.PURGES_MAX", 40)
+    monkeypatch.setattr(f"volcache.store.rings.{limit}", value)
     store = open_fifo(tmp_path)
     for number in range(40):
         store.purge(b"a/%03d/" % number)
     store.put(b"b", b"")
-    with pytest.raises(TooManyPurgesError, match="allowed are 40 entries"):
+    with pytest.raises(TooManyPurgesError, match=text):
         store.purge(b"b")
     assert b"b" in store
     store.purge(b"a/000/")
     store.purge(b"a/01")
     store.purge(b"b")
     assert b"b" not in store
-    assert store.usage().purges == 40 - 10 + 2
     store = reopen(store, tmp_path, eviction="fifo")
     assert store.usage().purges == 40 - 10 + 2
 
 
-def test_prefixes_have_so_many_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever their number."""
-    monkeypatch.setattr("volcache.store.rings.PURGE_BYTES_MAX", 1000)
-    store = open_fifo(tmp_path)
-    store.purge(b"a" * 600)
-    with pytest.raises(TooManyPurgesError, match="1000 bytes of prefixes"):
-        store.purge(b"b" * 600)
-    store.purge(b"b" * 400)
-    store.purge(b"a" * 600)
-    assert store.usage().purges == 2
-
-
-def test_more_purges_than_a_list_could_be_searched_for(tmp_path: Path) -> None:
-    """Each is in effect, also after a kill; PURGE.txt does not grow with repeated ones."""
-    store = open_store(tmp_path, volume_size=1 << 20, fs=UnsyncedFileSystem())
-    for number in range(1000):
-        store.put(b"a/%d/x" % number, b"old")
-    for number in range(0, 1000, 2):
-        store.purge(b"a/%d/" % number)
-    store.put(b"a/0/x", b"new")
-    kill(store)
-    store = open_store(tmp_path, volume_size=1 << 20, fs=UnsyncedFileSystem())
-    assert store.usage().purges == 500
-    for number in range(1, 1000):
-        found = value_of(store.get(b"a/%d/x" % number))
-        assert found == (b"old" if number % 2 else None), number
-    assert value_of(store.get(b"a/0/x")) == b"new"
-    store.close()
-
-
-def test_a_file_that_has_grown_is_replaced(
+def test_purge_when_the_file_has_grown_replaces_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By one with the purges that are left; and it stays valid."""
@@ -296,7 +274,7 @@ def test_a_file_that_has_grown_is_replaced(
     assert open_store(tmp_path).usage().purges == 3
 
 
-def test_no_copy_of_a_purged_record_is_valid(tmp_path: Path) -> None:
+def test_validate_copy_of_a_purged_record_finds_nothing(tmp_path: Path) -> None:
     """Also not when the purge was dropped, with the records that it covered."""
     store = open_fifo(tmp_path)
     store.put(b"a/1", b"old")
@@ -328,7 +306,7 @@ def simulated() -> tuple[SimulatedFileSystem, Store]:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
 @pytest.mark.parametrize("name", ["create", "pwritev", "sync", "rename"])
-def test_a_purge_that_the_disk_refuses_changes_nothing(name: str, code: int) -> None:
+def test_purge_that_the_disk_refuses_changes_nothing(name: str, code: int) -> None:
     """It can be repeated."""
     fs, store = simulated()
     fs.failing[name] = code
@@ -343,7 +321,7 @@ def test_a_purge_that_the_disk_refuses_changes_nothing(name: str, code: int) -> 
 
 
 @pytest.mark.parametrize("is_appended", [False, True])
-def test_a_purge_without_its_answer_is_needed_longer(*, is_appended: bool) -> None:
+def test_purge_without_its_answer_stays_longer(*, is_appended: bool) -> None:
     """
     If META.txt was not written, the purge takes effect at the next start, and stays.
 
@@ -369,7 +347,7 @@ def test_a_purge_without_its_answer_is_needed_longer(*, is_appended: bool) -> No
     assert (seq, len(others)) == (3, is_appended)
 
 
-def test_a_kill_in_a_purge_after_a_refused_rotation_is_no_damage() -> None:
+def test_kill_in_a_purge_after_a_refused_rotation_is_no_damage() -> None:
     """META.txt is written first; it may no longer name the file of an earlier purge."""
     fs = SimulatedFileSystem()
     store = open_simulated(fs, is_sparse=True)
@@ -387,7 +365,7 @@ def test_a_kill_in_a_purge_after_a_refused_rotation_is_no_damage() -> None:
 
 
 @pytest.mark.parametrize("name", ["pwritev", "sync", "rename"])
-def test_a_purge_after_a_refused_one_replaces_the_file(name: str) -> None:
+def test_purge_after_a_refused_one_replaces_the_file(name: str) -> None:
     """What the refused one has appended is not there; it may be half of a line."""
     fs, store = simulated()
     store.purge(b"b/")
@@ -405,31 +383,6 @@ def test_a_purge_after_a_refused_one_replaces_the_file(name: str) -> None:
     assert value_of(store.get(b"a/1")) == b"old"
 
 
-def test_a_line_that_a_kill_has_torn_is_no_purge() -> None:
-    """The next start writes the file without it, and more can be appended."""
-    fs, store = simulated()
-    store.purge(b"b/")
-    torn: list[SimulatedFileSystem] = []
-
-    def watch(name: str, data: bytes) -> None:
-        if name == "pwritev" and data.endswith(b"\n") and b" a/ " in data:
-            torn.extend(fs.after_kill(torn=count) for count in range(1, len(data) + 1))
-
-    fs.watch = watch
-    store.purge(b"a/")
-    *before, whole = torn
-    assert len(before) > 20
-    assert open_simulated(whole).get(b"a/1") is None
-    for disk in before:
-        store = open_simulated(disk)
-        assert value_of(store.get(b"a/1")) == b"old"
-        store.purge(b"c/")
-        store.purge(b"d/")
-        store = open_simulated(disk.after_kill())
-        assert [purge.prefix for purge in decoded(disk)] == [b"b/", b"c/", b"d/"]
-        assert value_of(store.get(b"a/1")) == b"old"
-
-
 def decoded(fs: SimulatedFileSystem) -> tuple[Purge, ...]:
     """Return what PURGE.txt has."""
     file = decode_purges(bytes(fs.file(f"{MOUNT_POINT}/PURGE.txt").data))
@@ -437,7 +390,7 @@ def decoded(fs: SimulatedFileSystem) -> tuple[Purge, ...]:
     return file.purges
 
 
-def test_a_start_removes_a_file_that_was_left() -> None:
+def test_start_with_a_file_that_was_left_removes_it() -> None:
     """The process ended before it removed it."""
     fs, store = simulated()
     store.purge(b"a/")
