@@ -28,6 +28,7 @@ from volcache.store.format import VOLUME_ID_MAX, Ring
 from volcache.store.index import Found
 from volcache.store.index_format import (
     close_block,
+    decode_entries,
     encode_entries,
     encode_index_header,
     encode_segments,
@@ -156,7 +157,7 @@ class _Repair:
         path = self._directory.index_path(volume.id)
         before = self._directory.read_index_file(volume.id)
         wrong = self._count_wrong_lines(volume)
-        entries, kept = list(volume.entries), contents.found.file_end
+        entries, kept = decode_entries(volume.lines), contents.found.file_end
         if wrong:
             entries, kept = self._entries(volume) + entries, 0
         data, checksum = before[:kept], contents.found.checksum
@@ -249,7 +250,7 @@ class _Repair:
         found = self._store.plan.purges
         if found.mismatch is None:
             return
-        self._directory.remove_purges()
+        self._directory.remove(PURGE)
         what = "META.txt says that no purge was needed"
         if found.doubtful_seq:
             what = "all volumes that may have purged values were left out"

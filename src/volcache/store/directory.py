@@ -84,7 +84,6 @@ class StoreDirectory:
         self._descriptors: list[int] = []
         self.data = os.path.join(root, DATA)
         self.index = os.path.join(root, INDEX)
-        self._hot = os.path.join(root, HOT)
         self.progress: Sequence[Progress] = ()
         boot_id = fs.boot_id()
         self.boot = crc32c(boot_id.encode()) if boot_id else 0
@@ -245,16 +244,14 @@ class StoreDirectory:
         """
         self.replace(META, encode_manifest(manifest))
 
-    def remove_purges(self) -> None:
+    def remove(self, name: str) -> None:
         """
-        Remove PURGE.txt, which META.txt does not name.
-
-        Not synced: one that comes back is removed at the next start.
+        Remove one of these files; not synced.
 
         Raises:
             OSError: It is still there.
         """
-        self.fs.unlink(os.path.join(self.root, PURGE))
+        self.fs.unlink(os.path.join(self.root, name))
 
     def identify_hot(self) -> str:
         """
@@ -263,7 +260,7 @@ class StoreDirectory:
         Raises:
             OSError: There is none.
         """
-        found = self.fs.stat(self._hot)
+        found = self.fs.stat(os.path.join(self.root, HOT))
         return f"{found.st_ino} {found.st_ctime_ns}"
 
     def remove_hot(self) -> None:
@@ -273,7 +270,7 @@ class StoreDirectory:
         Raises:
             OSError: It may still be there.
         """
-        self.fs.unlink(self._hot)
+        self.remove(HOT)
         self.fs.sync_directory(self.root)
 
     def open_data_files(self, descriptors: dict[int, int]) -> None:

@@ -171,7 +171,12 @@ class KeyScan:
         volume = self._todo[-1]
         end = self._reach.end_of(volume)
         limit = min(self._offset + _PIECE_BYTES, end)
-        records = self._records or self._records_of(volume, end)
+        records = self._records = self._records or Records(
+            *(self._rings.directory.fs, volume, self._offset, end),
+            window=_PIECE_BYTES,
+            has_values=False,
+            piece=_PIECE_BYTES,
+        )
         while self._offset < limit and len(batch) < most and self._rings.has(volume):
             event = next(records, None)
             if isinstance(event, Found):
@@ -193,16 +198,6 @@ class KeyScan:
         self._records = None
         self._offset = self._start()
         self._begin_round()
-
-    def _records_of(self, volume: Volume, end: int) -> Records:
-        """Begin to read the next volume."""
-        self._records = Records(
-            *(self._rings.directory.fs, volume, self._offset, end),
-            window=_PIECE_BYTES,
-            has_values=False,
-            piece=_PIECE_BYTES,
-        )
-        return self._records
 
     def _is_wanted(self, volume: Volume, found: Found, prefix: bytes) -> bool:
         """Return whether a key has a value and is to be returned at this record."""

@@ -44,6 +44,8 @@ class RecordReader:
         self._index, self._stats, self._clock = rings.index, rings.stats, rings.clock
         self._syncs, self._kept_purges, self._volumes = syncs, purges, rings.volumes
         self._find, self._fs = self._index.find, rings.directory.fs
+        # With a volume, purges are dropped that cover records in it.
+        self._is_valid = rings.has
         self._pread = self._fs.pread
 
     # --- Values --------------------------------------------------------------------
@@ -134,14 +136,6 @@ class RecordReader:
         else:
             return self._unexpired(record) if record.expires_ms else record
         return None
-
-    def _is_valid(self, volume: Volume) -> bool:
-        """
-        Return whether a volume is valid still.
-
-        With a volume, purges are dropped that cover records in it.
-        """
-        return self._volumes.get(volume.seq) is volume
 
     def _is_outdated(self, key: bytes, position: Position) -> bool:
         """Return whether the position of a key has changed since it was looked up."""

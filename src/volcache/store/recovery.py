@@ -141,7 +141,7 @@ class _Recovery:
             self._spill.close()
         if plan.purges.exists and state.manifest.purges is None:
             with suppress(OSError):  # META.txt does not name it.
-                self._directory.remove_purges()
+                self._directory.remove(PURGE)
         # A copy in memcached of what was purged has lost the record it was compared with.
         has_all = len(state.purges) == len(plan.purges.purges)
         if has_all and not self._replay.unclean:

@@ -565,4 +565,4 @@ class KeptPurges:
         # If a volume is given up, META.txt names the file until it is replaced.
         if self._rings.manifest.purges is None:
             with suppress(OSError):  # The next start removes it.
-                self._rings.directory.remove_purges()
+                self._rings.directory.remove(PURGE)

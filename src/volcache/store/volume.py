@@ -38,7 +38,6 @@ from volcache.store.format import (
 from volcache.store.index import Loaded
 from volcache.store.index_format import (
     IndexName,
-    decode_entries,
     decode_index_header,
     encode_index_header,
     encode_segments,
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 
     from volcache.store.files import FileSystem
     from volcache.store.format import Segment, VolumeUse
-    from volcache.store.index_format import Entry
     from volcache.store.manifest import VolumeState
     from volcache.store.native import Index
 
@@ -99,11 +97,6 @@ class VolumeIndex(Writer):
         return IndexName(self.use, self.store_id)
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
-        """The entries of records that are not in the index file yet."""
-        return tuple(decode_entries(self.lines))
-
-    @property
     def is_index_due(self) -> bool:
         """Whether enough entries are pending to write them to the index file."""
         return self.pending >= self.pending_max
@@ -117,17 +110,32 @@ class VolumeIndex(Writer):
             valid_end: Length of its valid part; 0: create a new file.
 
         Raises:
-            OSError: There is no index file; the next start scans the volume.
+            IsADirectoryError: A directory is in its place, and stays.
+            OSError: There is no index file, or an empty or torn one, which is ignored
+                when read: the next start scans the volume.
         """
-        was_known, self._is_index_known = self._is_index_known, False
-        if valid_end and was_known:
-            fd, end = open_index_file(self._fs, path, valid_end), valid_end
-        else:
-            fd, end, checksum = create_index_file(self._fs, path, self.index_name)
-            self.index_checksum = checksum
-            self._unnamed = list(self.segments)
+        fs, is_new = self._fs, not (valid_end and self._is_index_known)
+        self._is_index_known = False
+        block, checksum = encode_index_header(self.index_name)
+        if is_new:
+            try:
+                fs.unlink(path)
+            except IsADirectoryError as error:
+                why = "is a directory in the place of a file, move it away"
+                raise IsADirectoryError(errno.EISDIR, why, path) from error
+        fd = fs.open(path, create=is_new)
+        try:
+            if is_new:
+                write_all(fs, fd, block, 0)
+            elif fs.stat(fd).st_size > valid_end:
+                fs.truncate(fd, valid_end)
+        except BaseException:
+            fs.close(fd)
+            raise
+        if is_new:
+            self.index_checksum, self._unnamed = checksum, list(self.segments)
         self._index_fd, self._is_index_known = fd, True
-        self.set_index_file(fd, end)
+        self.set_index_file(fd, len(block) if is_new else valid_end)
         self.is_indexed = not self._unnamed
 
     def write_index(self, *, sealed: bool = False) -> None:
@@ -517,48 +525,3 @@ class IndexContents:
         """Whether at most a torn block follows the valid part."""
         after = self._after or self._data[self.found.file_end :]
         return self.is_ours and _CHECKPOINT not in after
-
-
-def create_index_file(
-    fs: FileSystem, path: str, name: IndexName
-) -> tuple[int, int, int]:
-    """
-    Create an index file with its first block; an existing one is removed first.
-
-    Returns:
-        Its descriptor, length and checksum.
-
-    Raises:
-        IsADirectoryError: A directory is in its place, and stays.
-        OSError: There may be an empty or torn file, which is ignored when read.
-    """
-    try:
-        fs.unlink(path)
-    except IsADirectoryError as error:
-        why = "is a directory in the place of a file, move it away"
-        raise IsADirectoryError(errno.EISDIR, why, path) from error
-    block, checksum = encode_index_header(name)
-    fd = fs.open(path, create=True)
-    try:
-        write_all(fs, fd, block, 0)
-    except BaseException:
-        fs.close(fd)
-        raise
-    return fd, len(block), checksum
-
-
-def open_index_file(fs: FileSystem, path: str, end: int) -> int:
-    """
-    Open an index file for appending; cut off what follows its valid part.
-
-    Raises:
-        OSError: The file cannot be opened or cut.
-    """
-    fd = fs.open(path, create=False)
-    try:
-        if fs.stat(fd).st_size > end:
-            fs.truncate(fd, end)
-    except BaseException:
-        fs.close(fd)
-        raise
-    return fd

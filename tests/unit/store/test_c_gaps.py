@@ -27,7 +27,12 @@ from volcache.store.format import (
     VolumeUse,
 )
 from volcache.store.index import SHARES, Found, Run
-from volcache.store.index_format import close_block, decode_key, encode_entries
+from volcache.store.index_format import (
+    close_block,
+    decode_entries,
+    decode_key,
+    encode_entries,
+)
 from volcache.store.volume import Volume
 
 FS: Final = UnsyncedFileSystem()
@@ -485,7 +490,7 @@ def test_records_are_passed_from_any_place(
         )
         passed = [(run.end, run.records) for run in records if isinstance(run, Run)]
         assert passed == [(end, len(keys) - first)]
-        assert [key for key, _, _ in volume.entries] == keys[first:]
+        assert [key for key, _, _ in decode_entries(volume.lines)] == keys[first:]
         volume.clear()
         records.at = offsets[0]
         assert sum(run.records for run in records if isinstance(run, Run)) == len(keys)

@@ -222,7 +222,7 @@ def test_key_or_stored_header_of_wrong_length_is_refused() -> None:
     for lengths in ((256, 0, 0), (0, 256, 0), (70_000, 1, 0), (0, 0, 256)):
         with pytest.raises(ValueError, match="at most 255"):
             append(volume, b"k", b"v", *map(bytes, lengths))
-    assert (volume.end, volume.entries) == (64, ())
+    assert (volume.end, volume.lines) == (64, b"")
     assert os.fstat(fd).st_size == 0
     os.close(fd)
 
@@ -233,4 +233,4 @@ def test_closed_file_is_an_error_of_the_disk() -> None:
     with pytest.raises(OSError, match="Bad file descriptor") as caught:
         append(volume, b"k", b"v")
     assert not isinstance(caught.value, SyncFailedError)
-    assert (volume.end, volume.entries) == (64, ())
+    assert (volume.end, volume.lines) == (64, b"")

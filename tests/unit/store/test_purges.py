@@ -12,6 +12,7 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.damage import flipped
 from support.histories import (
     MOUNT_POINT,
     open_simulated,
@@ -65,7 +66,7 @@ def test_decode_purges_of_any_prefixes_are_those_written(
     assert not found.is_torn
 
 
-def test_decode_purges_of_a_cut_file_are_the_lines_before() -> None:
+def test_decode_purges_of_a_cut_or_damaged_file_are_the_lines_before() -> None:
     """A line that is not whole is none, and the first version is whole or not there."""
     whole, appended = [b"a/", b"checksum"], [b"c/", b"checksum", b"d/"]
     data, purges = written(whole, appended)
@@ -77,6 +78,10 @@ def test_decode_purges_of_a_cut_file_are_the_lines_before() -> None:
         if found is not None:
             assert found.purges == tuple(purges[: 1 + lines])
             assert found.is_torn == (length not in ends)
+    for bit, damaged in enumerate(flipped(data)):
+        found = decode_purges(damaged)
+        lines = sum(end <= bit // 8 for end in ends)
+        assert (found.purges if found else ()) == tuple(purges[: lines and 1 + lines])
 
 
 def test_purge_file_with_more_than_one_line_behind_meta_does_not_follow() -> None:
