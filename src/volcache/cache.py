@@ -41,7 +41,8 @@ from volcache.errors import UnreadableRecordError
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from volcache.hot.tier import HotStats, HotTier
+    from volcache.hot.memcached import MemcachedTier
+    from volcache.hot.tier import HotStats
     from volcache.store import Record, Store
 
 
@@ -58,7 +59,11 @@ class Cache:
     """A store with a hot tier in front of it."""
 
     def __init__(
-        self, store: Store, hot: HotTier | None = None, *, memory_first: bool = False
+        self,
+        store: Store,
+        hot: MemcachedTier | None = None,
+        *,
+        memory_first: bool = False,
     ) -> None:
         """
         Serve from both tiers; the caller closes them.

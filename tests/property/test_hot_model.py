@@ -25,7 +25,6 @@ from support.stores import FakeClock, fill_volume, kill, open_store
 from support.tiers import FakeServer, make_keys, make_tier
 from volcache.cache import Cache
 from volcache.errors import StoreError, UnreadableRecordError
-from volcache.hot.servers import ServerDownError
 from volcache.hot.versions import encode
 from volcache.store import Store
 
@@ -46,31 +45,26 @@ class Memcached(FakeServer):
 
     def get(self, name: bytes) -> bytes | None:
         """Return an item; if `is_confused`, that of another key."""
-        with self._answering():
-            if self.is_confused and self.items:
-                self.is_confused = False
-                return self.items[min(self.items)]
-            return super().get(name)
+        found = super().get(name)
+        if self.is_confused and self.items:
+            self.is_confused = False
+            found = self.items[min(self.items)]
+        return found if self._answers() else None
 
     def set(self, name: bytes, item: bytes, _expire: int) -> bool:
         """Store an item; if `fails_next`, later or never."""
-        with self._answering():
-            if self.fails_next == "late":
-                self.delayed.append((name, item))
-            elif self.fails_next != "lost":
-                self.items[name] = item
-            return True
+        if self.fails_next == "late":
+            self.delayed.append((name, item))
+        elif self.fails_next != "lost":
+            self.items[name] = item
+        return self._answers()
 
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Fail once if `fails_next` is set."""
-        if not self.is_up:
-            raise ServerDownError("down")
-        yield
+    def _answers(self) -> bool:
+        """Return whether a reply arrives: not once, and then it is down, if it fails."""
         if self.fails_next:
             self.fails_next = ""
             self.is_up = False
-            raise ServerDownError("timeout")
+        return self.is_up
 
 
 class HotMachine(RuleBasedStateMachine):
@@ -95,7 +89,7 @@ class HotMachine(RuleBasedStateMachine):
         self.disk.recover()
         self.store = self.open_store()
         self.keys = make_keys(*self.store.take_hot_snapshot(), reads=2)
-        with mock.patch("volcache.hot.servers.Server", return_value=self.memcached):
+        with mock.patch("volcache.hot.memcached.Server", return_value=self.memcached):
             self.hot = make_tier(["m"], self.keys, item_size_max=100_000)
         self.cache = Cache(self.store, self.hot)
 

@@ -11,7 +11,7 @@ from support.stores import VOLUME_SIZE, FakeClock, open_store
 from volcache.access import Access
 from volcache.cache import Cache
 from volcache.front import AccessLog, CommandFacts, Commands
-from volcache.hot.tier import HotTier
+from volcache.hot.memcached import MemcachedTier
 from volcache.memcache.service import Service, ValueLimits
 from volcache.memcache.statistics import ServerFacts, ServerStatistics
 from volcache.monitoring.commands import CommandStats
@@ -37,7 +37,7 @@ class Talk:
         *,
         value_size_max: int = VALUE_SIZE_MAX,
         keys: Iterable[bytes] = (b"a", b"b"),
-        hot: HotTier | None = None,
+        hot: MemcachedTier | None = None,
         eviction: Eviction = "frequency",
         **limits: int,
     ) -> None:

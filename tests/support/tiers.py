@@ -50,7 +50,7 @@ def open_tier(*servers: str, timeout: float = 0.05) -> Iterator[MemcachedTier]:
 class FakeServer:
     """One memcached, as `MemcachedTier` sees it."""
 
-    is_up = True
+    address, is_up = "m", True
 
     def __init__(self) -> None:
         """Hold no items."""

@@ -108,7 +108,7 @@ def store(
 
 
 @pytest.fixture
-def cache(store: Store, hot: DictTier) -> Cache:
+def cache(store: Store, hot: Any) -> Cache:
     """Return a cache that promotes a key at its second read."""
     return Cache(store, hot)
 
@@ -165,7 +165,7 @@ def test_hot_key_is_promoted_with_its_expiry(cache: Cache, hot: DictTier) -> Non
     assert (state.stats, state.up, state.promoted) == (hot.stats, {"dict": True}, 1)
 
 
-def test_hot_key_may_be_read_from_the_disk_first(store: Store, hot: DictTier) -> None:
+def test_hot_key_may_be_read_from_the_disk_first(store: Store, hot: Any) -> None:
     """It is promoted once, and its copy is used when the log has overwritten it."""
     cache = Cache(store, hot, memory_first=True)
     cache.put(b"k", b"value")

@@ -52,7 +52,7 @@ class Both:
         self.store = store
         self.server = Server()
         self.keys = Keys(reads=1, seconds=60)
-        with mock.patch("volcache.hot.servers.Server", return_value=self.server):
+        with mock.patch("volcache.hot.memcached.Server", return_value=self.server):
             self.hot = make_tier(["m"], self.keys, item_size_max=100_000)
         self.cache = Cache(store, self.hot)
 

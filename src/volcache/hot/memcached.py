@@ -15,9 +15,12 @@ it finds the key registered, and then that id is never looked up again.
 
 from __future__ import annotations
 
+import threading
+from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
-from volcache.hot.servers import RefusedError, ServerDownError, Servers
+from volcache.background import Background
+from volcache.hot.servers import PROBE_SECONDS_MIN, Server
 from volcache.hot.tier import HotStats
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ _EXPIRE_MAX: Final = 2**31 - 1
 
 
 class MemcachedTier:
-    """A hot tier on one or more memcached servers; see `HotTier` for the contract."""
+    """Volatile copies of records on memcached servers, faster to read than the disk."""
 
     def __init__(
         self,
@@ -56,17 +59,39 @@ class MemcachedTier:
         self.keys = keys
         self._item_size_max = item_size_max
         self.client = client
-        self._servers = Servers(servers, client, timeout, self.stats)
+        # A key belongs to one of them, also while that one is down.
+        self._servers = [
+            Server(address, number, client, timeout, self.stats)
+            for number, address in enumerate(servers)
+        ]
+        for server in self._servers:
+            server.probe()
+        self._to_probe = cycle(self._servers)
+        self._is_closed = threading.Event()
+        self._prober = Background("hot", self._probe, self._is_closed.is_set)
+        self._prober.start()
 
     @property
     def up(self) -> dict[str, bool]:
         """Whether each server is up, by its address."""
-        return self._servers.up
+        return {server.address: server.is_up for server in self._servers}
+
+    def _probe(self) -> None:
+        """Wait, then look at the next server: one that raises does not keep others down."""
+        if not self._is_closed.wait(PROBE_SECONDS_MIN / 5 / len(self._servers)):
+            next(self._to_probe).probe()
+
+    def _server_of(self, name: bytes) -> Server:
+        return self._servers[self.client.server_of(name)]
 
     def get(self, key: bytes) -> bytes | None:
         """Return the copy of a key; None if there is none or its server is down."""
         name = self.keys.name(key)
-        item = self._ask(name)
+        server = self._server_of(name)
+        if not server.is_up:
+            return None
+        self.stats.gets += 1
+        item = server.get(name)
         if item is None:
             return None
         self.stats.hits += 1
@@ -75,20 +100,6 @@ class MemcachedTier:
             return None
         return item[len(name) :]
 
-    def _ask(self, name: bytes) -> bytes | None:
-        """Return an item, after a call that waits for it; None if there is none."""
-        server = self._servers.of(name)
-        if not server.is_up:
-            return None
-        self.stats.gets += 1
-        try:
-            return server.get(name)
-        except RefusedError:
-            self.stats.failures["refused"] += 1
-        except ServerDownError:
-            pass
-        return None
-
     def promote(
         self,
         key: bytes,
@@ -96,26 +107,35 @@ class MemcachedTier:
         expires_ms: int,
         is_current: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Store a copy; see `HotTier.promote`."""
-        server = self._servers.of(self.keys.name(key))
-        if len(copy) > self._item_size_max or not server.is_up:
+        """
+        Store a copy.
+
+        Args:
+            key: Of the record.
+            copy: The record as it is on the disk.
+            expires_ms: Milliseconds since the epoch; 0 = never.
+            is_current: Returns whether the copy is still that of the record. Called when
+                the key is registered and before the copy can be read: a change
+                of the record that it does not see yet will invalidate the copy.
+
+        Returns:
+            Whether it was stored.
+        """
+        is_up = self._server_of(self.keys.name(key)).is_up
+        if len(copy) > self._item_size_max or not is_up:
             return False
         name = self.keys.promote(key)
         if not is_current():
             self.keys.invalidate(key)
             return False
-        server = self._servers.of(name)
         expire = min(_EXPIRE_MAX, -(-expires_ms // 1000))
-        try:
-            is_stored = server.set(name, name + copy, expire)
-        except RefusedError:
-            self.stats.refused += 1
-            return False
-        except ServerDownError:
-            return False
+        is_stored = self._server_of(name).set(name, name + copy, expire)
         self.stats.promotions += is_stored
         return is_stored
 
     def close(self) -> None:
         """Close the connections; memcached keeps its items."""
-        self._servers.close()
+        self._is_closed.set()
+        self._prober.join()
+        for server in self._servers:
+            server.close()

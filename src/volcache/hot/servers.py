@@ -21,7 +21,6 @@ This module does not interpret the items.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import socket
 import threading
@@ -29,16 +28,12 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-from volcache.background import Background
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from volcache.hot.tier import HotCalls, HotStats
 
 _logger: Final = logging.getLogger("volcache.hot")
 
-_PROBE_SECONDS_MIN: Final = 0.5
+PROBE_SECONDS_MIN: Final = 0.5
 _PROBE_SECONDS_MAX: Final = 30.0
 # The back-off is not reset for a server that fails sooner than this after it came up.
 _STABLE_SECONDS: Final = 60.0
@@ -49,64 +44,6 @@ _RECEIVED_BYTES: Final = 1 << 18  # at a time
 
 class _ProtocolError(Exception):
     """This is no memcached."""
-
-
-class ServerDownError(Exception):
-    """The server does not answer this call; `kind` is the kind of failure."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__(kind)
-        self.kind = kind
-
-
-class RefusedError(Exception):
-    """The server answered with an error: no memory, or the item is too large."""
-
-
-class Servers:
-    """All servers. A key belongs to one of them, also while that one is down."""
-
-    def __init__(
-        self,
-        addresses: Sequence[str],
-        client: HotCalls,
-        timeout: float,
-        stats: HotStats,
-    ) -> None:
-        """Try to connect to each server; see `Server` for the arguments."""
-        self._is_closed = threading.Event()
-        self._client = client
-        self._servers = [
-            Server(address, number, client, timeout, stats)
-            for number, address in enumerate(addresses)
-        ]
-        self.by_address = dict(zip(addresses, self._servers, strict=True))
-        for server in self._servers:
-            server.probe()
-        self._to_probe = itertools.cycle(self._servers)
-        self._prober = Background("hot", self._probe, self._is_closed.is_set)
-        self._prober.start()
-
-    def of(self, name: bytes) -> Server:
-        """Return the server that an item belongs to."""
-        return self._servers[self._client.server_of(name)]
-
-    @property
-    def up(self) -> dict[str, bool]:
-        """Whether each server is up, by its address."""
-        return {address: server.is_up for address, server in self.by_address.items()}
-
-    def _probe(self) -> None:
-        """Wait, then look at the next server: one that raises does not keep others down."""
-        if not self._is_closed.wait(_PROBE_SECONDS_MIN / 5 / len(self._servers)):
-            next(self._to_probe).probe()
-
-    def close(self) -> None:
-        """Close the connections; the servers keep their items."""
-        self._is_closed.set()
-        self._prober.join()
-        for server in self._servers:
-            server.close()
 
 
 class Server:
@@ -137,7 +74,7 @@ class Server:
         self._stats = stats
         self._lock = threading.Lock()  # held by a call, and to change what follows
         self._socket: socket.socket | None = None
-        self._delay = _PROBE_SECONDS_MIN
+        self._delay = PROBE_SECONDS_MIN
         self._probe_at = 0.0  # by time.monotonic()
         self._up_since = time.monotonic()
         self._is_logged_down = False
@@ -148,14 +85,11 @@ class Server:
         return self._socket is not None
 
     def get(self, name: bytes) -> bytes | None:
-        """
-        Return an item; None if there is none.
-
-        Raises:
-            ServerDownError: The server is down, perhaps since this call.
-            RefusedError: The server answered with an error.
-        """
-        return self._call(self._client.get_command(name), name)[1]
+        """Return an item; None if there is none, or the server failed or is down."""
+        result, item = self._call(self._client.get_command(name), name)
+        if result == "refused":
+            self._stats.failures["refused"] += 1
+        return item
 
     def set(self, name: bytes, item: bytes, expire: int) -> bool:
         """
@@ -167,39 +101,32 @@ class Server:
             expire: Seconds since the epoch; 0 = never.
 
         Returns:
-            Whether it was stored.
-
-        Raises:
-            ServerDownError: The server is down, perhaps since this call.
-            RefusedError: The item is too large or there is no memory. The server has
-                also deleted the item it had under this name.
+            Whether it was stored. If it is too large, or there is no memory, the server has
+            also deleted the item it had under this name.
         """
         result, _ = self._call(self._client.set_command(name, item, expire), None)
+        self._stats.refused += result == "refused"
         return result == "stored"
 
     def _call(self, command: bytes, name: bytes | None) -> tuple[str, bytes | None]:
-        """Send a command; return what `HotCalls.parse` returns for its reply."""
+        """Send a command; return what `HotCalls.parse` does for its reply, or "down"."""
         if not self._lock.acquire(timeout=self._timeout):
             self._stats.failures["timeout"] += 1
-            raise ServerDownError("timeout")  # It stays up: that call will end.
+            return "down", None  # It stays up: that call will end.
         try:
             if self._socket is None:
-                raise ServerDownError("down")
+                return "down", None
             started_ns = time.perf_counter_ns()
             try:
-                result, item = self._exchange(self._socket, command, name)
+                return self._exchange(self._socket, command, name)
             except (OSError, _ProtocolError) as error:
-                kind = _kind_of(error)
-                self._mark_down(kind)
-                raise ServerDownError(kind) from error
+                self._mark_down(_kind_of(error))
+                return "down", None
             finally:
                 ns = time.perf_counter_ns() - started_ns
                 self._stats.calls.observe(started_ns, ns)
         finally:
             self._lock.release()
-        if result == "refused":
-            raise RefusedError
-        return result, item
 
     def _exchange(
         self, opened: socket.socket, command: bytes, name: bytes | None
@@ -221,7 +148,7 @@ class Server:
             self._socket.close()
             self._socket = None
             was_stable = time.monotonic() - self._up_since > _STABLE_SECONDS
-            self._delay = _PROBE_SECONDS_MIN if was_stable else self._next_delay()
+            self._delay = PROBE_SECONDS_MIN if was_stable else self._next_delay()
         self._probe_at = time.monotonic() + self._delay
         if not self._is_logged_down:
             self._is_logged_down = True
@@ -263,13 +190,20 @@ class Server:
     def _connect(self) -> socket.socket:
         """Return a connection to what answers as memcached does."""
         deadline = time.monotonic() + self._timeout
-        opened = _open(self.address, self._timeout)
-        try:
+        with ExitStack() as failing:
+            if self.address.startswith("/"):
+                opened = failing.enter_context(socket.socket(socket.AF_UNIX))
+                opened.settimeout(self._timeout)
+                opened.connect(self.address)
+            else:
+                host, _, port = self.address.rpartition(":")
+                place = host.strip("[]"), int(port)
+                opened = socket.create_connection(place, self._timeout)
+                failing.enter_context(opened)
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             opened.sendall(b"version\r\n")
             _read_version(opened, deadline)
-        except BaseException:
-            opened.close()
-            raise
+            failing.pop_all()
         return opened
 
     def close(self) -> None:
@@ -297,23 +231,6 @@ def _read_version(opened: socket.socket, deadline: float) -> None:
         is_version = answer.startswith(_VERSION[: len(answer)])
         if not is_version or len(answer) > _VERSION_BYTES:
             raise _ProtocolError
-
-
-def _open(address: str, timeout: float) -> socket.socket:
-    """Connect to an address."""
-    if address.startswith("/"):
-        opened = socket.socket(socket.AF_UNIX)
-        try:
-            opened.settimeout(timeout)
-            opened.connect(address)
-        except BaseException:
-            opened.close()
-            raise
-        return opened
-    host, _, port = address.rpartition(":")
-    opened = socket.create_connection((host.strip("[]"), int(port)), timeout)
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return opened
 
 
 def _kind_of(error: Exception) -> str:

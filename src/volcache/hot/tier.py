@@ -1,4 +1,4 @@
-"""The hot tier as the cache uses it: the interface and its counters."""
+"""The hot tier: its counters, and what it uses of `volcache.front`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from volcache.histogram import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 
 @dataclass(slots=True)
@@ -116,53 +116,3 @@ class HotCalls(Protocol):
 
     def failure(self, server: int) -> str:
         """Return why the connection of a loop has failed since; empty: none has."""
-
-
-class HotTier(Protocol):
-    """
-    Volatile copies of records, faster to read than the disk.
-
-    All methods may be called by any thread.
-    """
-
-    stats: HotStats
-
-    @property
-    def keys(self) -> HotKeys:
-        """The keys that may have copies."""
-
-    @property
-    def client(self) -> HotCalls | None:
-        """What a loop may use without waiting, if there is one."""
-
-    @property
-    def up(self) -> dict[str, bool]:
-        """Whether each server is up, by its address."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return the copy of a key; None if there is none or its server is down."""
-
-    def promote(
-        self,
-        key: bytes,
-        copy: bytes,
-        expires_ms: int,
-        is_current: Callable[[], bool],
-    ) -> bool:
-        """
-        Store a copy.
-
-        Args:
-            key: Of the record.
-            copy: The record as it is on the disk.
-            expires_ms: Milliseconds since the epoch; 0 = never.
-            is_current: Returns whether the copy is still that of the record. Called when
-                the key is registered and before the copy can be read: a change
-                of the record that it does not see yet will invalidate the copy.
-
-        Returns:
-            Whether it was stored.
-        """
-
-    def close(self) -> None:
-        """Close the connections; memcached keeps its items."""

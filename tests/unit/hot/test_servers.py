@@ -154,7 +154,7 @@ def test_keys_stay_on_their_server() -> None:
     ):
         assert all(tier.promote(key, b"item of " + key, 0) for key in keys)
         shares = [len(script.items) for script in scripts]
-        tier._servers.by_address[b.address]._mark_down("closed")
+        tier._servers[1]._mark_down("closed")
         found = [tier.get(key) for key in keys]
 
     assert sum(shares) == 300

@@ -119,7 +119,7 @@ def test_endless_input_is_not_held(talk: Talk, start: bytes, junk: bytes) -> Non
 
 def test_copies_are_invalidated_with_each_change(tmp_path: Path) -> None:
     """A get of a key that memcached may have reads the disk."""
-    with mock.patch("volcache.hot.servers.Server", return_value=FakeServer()):
+    with mock.patch("volcache.hot.memcached.Server", return_value=FakeServer()):
         hot = make_tier(["m"], Copies(reads=2, seconds=60), item_size_max=1000)
     with Talk(tmp_path, hot=hot) as talk:
         talk.say("set a 0 0 1;1")
@@ -143,7 +143,7 @@ def test_copies_are_invalidated_with_each_change(tmp_path: Path) -> None:
 
 def test_a_key_that_only_the_hot_tier_has_is_found(tmp_path: Path) -> None:
     """By all commands; one that stores makes it a record of the disk again."""
-    with mock.patch("volcache.hot.servers.Server", return_value=FakeServer()):
+    with mock.patch("volcache.hot.memcached.Server", return_value=FakeServer()):
         hot = make_tier(["m"], Copies(reads=2, seconds=60), item_size_max=1000)
     with Talk(tmp_path, hot=hot, eviction="fifo") as talk:
         for line, reply in (
