@@ -1,13 +1,24 @@
-"""Who may do what: the tokens in effect, for HTTP and the memcached protocol alike."""
+"""Who may do what, and what is stored, for HTTP and the memcached protocol alike."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from volcache.tokens import Token
 
 if TYPE_CHECKING:
+    from volcache.keys import Query
     from volcache.tokens import Kind
+
+
+class Limits(NamedTuple):
+    """What clients may store; as in the settings."""
+
+    key_size: int  # bytes
+    value_size: int  # bytes
+    query: Query = "ignore"  # of HTTP
+    default_ttl: int = 0  # seconds; 0 = values do not expire
+    max_ttl: int = 0  # seconds; 0 = no limit
 
 
 class Access:

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from volcache.access import Access
+from volcache.access import Access, Limits
 from volcache.advice import log_warnings
 from volcache.cache import Cache
 from volcache.config import value_size_max, volume_size_least
@@ -27,7 +27,7 @@ from volcache.front import AccessLog, CommandFacts, Copies, HotClient, Readers
 from volcache.hot import versions
 from volcache.hot.memcached import MemcachedTier
 from volcache.http.admin import Admin
-from volcache.http.app import App, RequestLimits
+from volcache.http.app import App
 from volcache.http.auth import TokenCheck
 from volcache.http.cors import Cors, CorsHeaders
 from volcache.http.entrance import Entrance
@@ -35,7 +35,7 @@ from volcache.kinds import AUTO
 from volcache.log_writer import LogWriter
 from volcache.logs import reopen_logs, unusable_file
 from volcache.malloc import keep_freed_memory
-from volcache.memcache.service import KEY_BYTES_MAX, Service, ValueLimits
+from volcache.memcache.service import KEY_BYTES_MAX, Service
 from volcache.memcache.statistics import ServerFacts, ServerStatistics
 from volcache.memory import default_body_memory
 from volcache.monitoring.commands import CommandStats
@@ -269,6 +269,17 @@ def _make_cache(config: Config, store: Store, closing: ExitStack) -> Cache:
     return Cache(store, hot, memory_first=not config.memc_first)
 
 
+def _limits(config: Config) -> Limits:
+    """Return what clients may store."""
+    return Limits(
+        config.max_key_size,
+        value_size_max(config),
+        config.query,
+        config.default_ttl,
+        config.max_ttl,
+    )
+
+
 class _Commands(NamedTuple):
     """What commands of memcached clients use."""
 
@@ -283,14 +294,13 @@ def _make_commands(config: Config, core: _Core) -> _Commands | None:
     if socket_ is None:
         return None
     stats = core.status.commands = CommandStats()
-    value_size = value_size_max(config)
-    key_size = min(KEY_BYTES_MAX, config.max_key_size)
-    limits = ValueLimits(key_size, value_size, config.default_ttl, config.max_ttl)
+    limits = _limits(config)
+    limits = limits._replace(key_size=min(KEY_BYTES_MAX, limits.key_size))
     log = CommandLog(0, core.cache.waited_since)
     shown = ServerFacts(
         socket_.name,
         core.connections,
-        value_size,
+        limits.value_size,
         config.threads or usual_threads(),
         config.memcache_idle_timeout,
     )
@@ -327,8 +337,7 @@ class _Parts(NamedTuple):
             may_flush, ring = config.memcache_flush, settings.ring
             service.change(access, may_flush=may_flush, ring=ring)
             log.set_threshold(config.log_slow)
-        ttl, most = config.default_ttl, config.max_ttl
-        self.front.change(default_ttl=ttl, max_ttl=most, access=access, cors=cors)
+        self.front.change(access, cors)
         self.entrance.front = front
         self.admin.set_access(config.admin_token, config.admin_hosts)
         self.core.status.settings = visible_settings(config)
@@ -339,22 +348,15 @@ def _make_app(
 ) -> tuple[App, Admin]:
     """Create the application with the paths of the operator."""
     admin = Admin(
-        core.cache,
-        status=core.status,
+        core.status,
         history=core.history,
         refusals=core.refusals,
         key_size=config.max_key_size,
         metrics_volumes=config.metrics_volumes,
         reload=reload,
     )
-    limits = RequestLimits(
-        key_size=config.max_key_size,
-        value_size=value_size_max(config),
-        query=config.query,
-        default_ttl=config.default_ttl,
-        max_ttl=config.max_ttl,
-    )
-    return App(core.cache, limits, stats=core.status.requests, admin=admin), admin
+    limits, stats = _limits(config), core.status.requests
+    return App(core.cache, limits, stats=stats, admin=admin), admin
 
 
 def _open_front(

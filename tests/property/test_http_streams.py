@@ -31,9 +31,9 @@ from support.rows import END, HTTP_ROWS, Row, expanded, read_rows
 from support.stores import UnsyncedFileSystem
 from support.surfaces import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from support.wire import Reply, Talk, exchange
-from support.wsgi_client import called
+from support.wsgi_client import called, make_app
+from volcache.access import Limits
 from volcache.cache import Cache
-from volcache.http.app import App, RequestLimits
 from volcache.keys import Query
 from volcache.store import Store
 
@@ -263,10 +263,8 @@ class Pair:
         self.tally: Counter[object] = Counter()
         # Not if streams are sent at the same time: then records have other positions.
         self.has_order = True
-        limits = RequestLimits(
-            key_size=KEY_BYTES_MAX, value_size=VALUE_BYTES_MAX, query=query
-        )
-        self._app = App(Cache(store), limits)
+        limits = Limits(key_size=KEY_BYTES_MAX, value_size=VALUE_BYTES_MAX, query=query)
+        self._app = make_app(Cache(store), limits)
         self._machine = machine
 
     def ask(self, stream: Stream) -> list[Reply]:

@@ -10,7 +10,6 @@ from support.wsgi_client import Client
 from volcache.cache import Cache
 from volcache.hot.tier import HotStats
 from volcache.monitoring.commands import CommandStats
-from volcache.monitoring.history import History
 from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
 from volcache.settings import DEFAULTS, visible_settings
@@ -54,5 +53,4 @@ def watch_tiered(store: Store, requests: RequestStats | None = None) -> Monitor:
 
 def operator_of(monitor: Monitor, **more: Any) -> Client:
     """Return a client of the instance, for requests under `/-/`."""
-    more.setdefault("history", History(monitor))
     return Client(FakeCache(), status=monitor, **more)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from support.simulated import SimulatedFileSystem
 from support.stores import VOLUME_SIZE, FakeClock, open_store
-from volcache.access import Access
+from volcache.access import Access, Limits
 from volcache.cache import Cache
 from volcache.front import AccessLog, CommandFacts, Commands
 from volcache.hot.memcached import MemcachedTier
-from volcache.memcache.service import Service, ValueLimits
+from volcache.memcache.service import Service
 from volcache.memcache.statistics import ServerFacts, ServerStatistics
 from volcache.monitoring.commands import CommandStats
 from volcache.slow_log import CommandLog
@@ -39,7 +39,7 @@ class Talk:
         keys: Iterable[bytes] = (b"a", b"b"),
         hot: MemcachedTier | None = None,
         eviction: Eviction = "frequency",
-        **limits: int,
+        **limits: Any,
     ) -> None:
         """
         Open the store, and connect.
@@ -66,11 +66,10 @@ class Talk:
         self.stats = CommandStats()
         self.refused = {"read": 0, "write": 0, "admin": 0}
         cache = Cache(self.store, hot)
-        sizes = {"key_size": 250, "value_size": value_size_max}
         facts = ServerFacts("127.0.0.1:11211", 100, value_size_max)
         self.service = Service(
             cache,
-            ValueLimits(**sizes | limits),
+            Limits(250, value_size_max)._replace(**limits),
             ServerStatistics(cache, self.stats, facts),
             Refusals(self.refused, clock=self._seconds),
             access=access,

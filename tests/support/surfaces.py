@@ -24,11 +24,9 @@ from support.process import ADMIN_TOKEN, ServerProcess
 from support.program import Program
 from support.stores import FakeClock, open_store
 from support.wire import Reply, Talk, exchange
-from support.wsgi_client import called
-from volcache.access import Access
+from support.wsgi_client import called, make_app
+from volcache.access import Access, Limits
 from volcache.cache import Cache
-from volcache.http.admin import Admin
-from volcache.http.app import App, RequestLimits
 from volcache.http.auth import TokenCheck
 from volcache.http.cors import Cors, CorsHeaders
 from volcache.store import Store
@@ -53,7 +51,7 @@ SMALL_BYTES: Final = 5_000
 
 def application(cache: Cache, settings: Settings, **clocks: Any) -> Any:
     """Return the application of a cache, with what some settings put in front of it."""
-    limits = RequestLimits(
+    limits = Limits(
         key_size=KEY_BYTES_MAX,
         value_size=VALUE_BYTES_MAX,
         query=settings.get("query", "ignore"),  # type: ignore[arg-type]
@@ -61,8 +59,8 @@ def application(cache: Cache, settings: Settings, **clocks: Any) -> Any:
         max_ttl=int(settings.get("max_ttl", 0)),
     )
     hosts = [*filter(None, settings.get("admin_hosts", "").split(","))]
-    admin = Admin(cache, token=ADMIN_TOKEN, hosts=hosts, key_size=KEY_BYTES_MAX)
-    app: Any = App(cache, limits, admin=admin, **clocks)
+    token = settings.get("admin_token", ADMIN_TOKEN)
+    app: Any = make_app(cache, limits, token=token, hosts=hosts, **clocks)
     refusals = Refusals({"read": 0, "write": 0, "admin": 0})
     access = Access(
         read=settings.get("read_token", ""), write=settings.get("write_token", "")

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Final, NamedTuple
 
+from volcache.access import Limits
 from volcache.http.admin import Admin
-from volcache.http.app import App, RequestLimits
+from volcache.http.app import App
 from volcache.http.responses import format_date
-from volcache.keys import Query
 from volcache.monitoring.history import History
+from volcache.monitoring.requests import RequestStats
 from volcache.monitoring.snapshot import Monitor
+from volcache.tokens import Refusals
 
 KEY_SIZE_MAX: Final = 20
 VALUE_SIZE_MAX: Final = 100
@@ -44,45 +46,56 @@ def called(
     return status, headers, body
 
 
+def make_app(  # noqa: PLR0913 - The settings, by keyword.
+    cache: Any,
+    limits: Limits,
+    *,
+    status: Monitor | None = None,
+    history: History | None = None,
+    token: str = "",
+    hosts: Sequence[str] = (),
+    metrics_volumes: bool = False,
+    **clocks: Any,
+) -> App:
+    """Return an application with the paths of an operator, by default of a new instance."""
+    status = status or Monitor(cache, RequestStats(), settings={}, boot_seconds=0)
+    admin = Admin(
+        status,
+        history=history or History(status),
+        refusals=Refusals(status.requests.refused),
+        key_size=limits.key_size,
+        metrics_volumes=metrics_volumes,
+        reload=lambda: "nothing has changed",
+    )
+    admin.set_access(token, hosts)
+    return App(cache, limits, stats=status.requests, admin=admin, **clocks)
+
+
 class Client:
     """Calls an application as bjoern does, and checks what bjoern does not check."""
 
-    def __init__(  # noqa: PLR0913 - The settings, by keyword.
+    def __init__(
         self,
         cache: Any,
         *,
         clock: Callable[[], int] | None = None,
         timer: Callable[[], int] | None = None,
-        admin_token: str = "",
-        admin_hosts: Sequence[str] = (),
-        status: Monitor | None = None,
-        history: History | None = None,
-        metrics_volumes: bool = False,
-        query: Query = "ignore",
+        **more: Any,
     ) -> None:
         """
-        Create an application for a cache.
+        Create an application for a cache, as `make_app` does.
 
         The machine of both has a clock in milliseconds, by default that of a `FakeCache`.
         """
         self.cache = cache
         self._clock = clock or (lambda: cache.machine_ms)
-        self.app = App(
+        self.app = make_app(
             cache,
-            RequestLimits(
-                key_size=KEY_SIZE_MAX, value_size=VALUE_SIZE_MAX, query=query
-            ),
-            admin=Admin(
-                cache,
-                token=admin_token,
-                hosts=admin_hosts,
-                status=status,
-                history=history,
-                metrics_volumes=metrics_volumes,
-            ),
+            Limits(KEY_SIZE_MAX, VALUE_SIZE_MAX),
             clock=lambda: self.now_ms * 1_000_000,
             # Each request is in a second of its own, so it reads the clock.
             timer=timer or count(step=1_000_000_000).__next__,
+            **more,
         )
 
     @property

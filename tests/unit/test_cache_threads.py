@@ -16,10 +16,10 @@ import pytest
 from support.clocks import ManualClock
 from support.stores import fill_volume, open_store, value_of
 from support.tiers import FakeServer, make_tier
-from support.wsgi_client import called
+from support.wsgi_client import called, make_app
+from volcache.access import Limits
 from volcache.cache import Cache
 from volcache.front import Copies
-from volcache.http.app import App, RequestLimits
 from volcache.store import Record, Store
 
 NOW_MS = 1_790_000_000_000
@@ -64,7 +64,7 @@ class Both:
 
     def app(self) -> Any:
         """Return the application."""
-        return App(self.cache, RequestLimits(key_size=100, value_size=100_000))
+        return make_app(self.cache, Limits(key_size=100, value_size=100_000))
 
 
 @pytest.fixture

@@ -229,8 +229,6 @@ class Server:
     def change(
         self,
         *,
-        default_ttl: int,
-        max_ttl: int,
         may_read: Sequence[bytes],
         may_write: Sequence[bytes],
         headers: str,
@@ -244,8 +242,6 @@ class Server:
         forwarded, and no command is allowed.
 
         Args:
-            default_ttl: Seconds that values live; 0: they do not expire.
-            max_ttl: At most; 0: no limit.
             may_read: Tokens for reading, any of which is right, at most 4; without one,
                 everyone may.
             may_write: Likewise, for writing.

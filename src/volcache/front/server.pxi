@@ -218,7 +218,7 @@ cdef class Server:
             tokens.right[tokens.count].length = PyBytes_GET_SIZE(token)
             tokens.count += 1
 
-    def change(self, *, int64_t default_ttl, int64_t max_ttl, may_read, may_write, headers, origins):
+    def change(self, *, may_read, may_write, headers, origins):
         cdef vc_http_settings settings
         cdef vc_mc_access access
         cdef int64_t slow_ns = min(self.app.slow_ns, 2**62), commands_slow_ns = 0
@@ -243,7 +243,8 @@ cdef class Server:
         self.set_tokens(&settings.may_read, may_read)
         self.set_tokens(&settings.may_write, may_write)
         settings.answers = True  # The executors of the admin address answer nothing.
-        settings.default_ttl, settings.max_ttl = default_ttl, max_ttl
+        limits = self.app.limits
+        settings.default_ttl, settings.max_ttl = limits.default_ttl, limits.max_ttl
         if self.commands is not None:
             access = access_of(self.commands.service)
             commands_slow_ns = min(self.commands.log.threshold_ns, 2**62)

@@ -34,21 +34,19 @@ from volcache.http.key_list import KEYS_PATH, list_keys
 from volcache.http.purge import PURGE_PATH, purge
 from volcache.http.responses import OK, empty_response, text_response
 from volcache.keys import RESERVED_PREFIX
-from volcache.monitoring.requests import RequestStats
-from volcache.monitoring.snapshot import Readiness
+from volcache.monitoring.prometheus import MetricsRenderer
 from volcache.monitoring.stats_json import encode_stats
 from volcache.text import escape_header
-from volcache.tokens import WRONG_TOKEN, GuessLimit, Refusals, Token
+from volcache.tokens import WRONG_TOKEN, GuessLimit, Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
     from wsgiref.types import WSGIEnvironment
 
-    from volcache.cache import Cache
     from volcache.http.responses import Response
     from volcache.monitoring.history import History
-    from volcache.monitoring.prometheus import MetricsRenderer
     from volcache.monitoring.snapshot import Monitor
+    from volcache.tokens import Refusals
 
 ALLOW: Final = ("Allow", "GET, HEAD, OPTIONS")
 _ALLOW_ACTION: Final = ("Allow", "POST, OPTIONS")
@@ -64,70 +62,57 @@ _STALL_SECONDS_MAX: Final = 30.0
 class Admin:
     """Answers the requests under the reserved prefix."""
 
-    def __init__(  # noqa: PLR0913 - The parts, by keyword.
+    def __init__(
         self,
-        cache: Cache,
+        status: Monitor,
         *,
-        token: str = "",
-        hosts: Sequence[str] = (),
-        status: Monitor | None = None,
-        history: History | None = None,
-        refusals: Refusals | None = None,
-        limit: GuessLimit | None = None,
-        key_size: int = 1024,
-        metrics_volumes: bool = False,
-        reload: Callable[[], str] | None = None,
+        history: History,
+        refusals: Refusals,
+        key_size: int,
+        metrics_volumes: bool,
+        reload: Callable[[], str],
     ) -> None:
         """
-        Serve the paths of one instance.
+        Serve the paths of one instance; see `set_access` for the actions.
 
         Args:
-            cache: Is flushed and purged, and tells whether the disk can be read.
-            token: The bearer token for actions; empty = they are off.
-            hosts: Names under which the paths are answered, besides localhost.
-            status: Source of the statistics and of the readiness. Without it there are
-                no statistics, and the instance is ready while the disk can be read.
-            history: Of the statistics; without it there is no such path.
+            status: Of the instance, and its cache, which is flushed and purged.
+            history: Of the statistics.
             refusals: Counts and logs requests without the token.
-            limit: Of wrong tokens.
             key_size: The longest key that is accepted.
             metrics_volumes: Show the metrics of each volume to Prometheus.
-            reload: Reads the settings again, and returns a line or raises `ConfigError`;
-                by default there is no such path.
+            reload: Reads the settings again, and returns a line or raises `ConfigError`.
         """
-        self._cache = cache
+        self._cache = status.cache
         # For how many seconds the memcached protocol has not got on.
         self.stalled: Callable[[], float] = lambda: 0.0
-        self.set_access(token, hosts)
-        stats = status.requests if status else RequestStats()
-        refusals = refusals or Refusals(stats.refused)
-        self._refusals, self._limit = refusals, limit or GuessLimit()
+        self.set_access("", ())
+        self._refusals, self._limit = refusals, GuessLimit()
         # What the token is needed for, by path: called if it is right.
         self._actions: dict[str, Callable[[WSGIEnvironment], Response]] = {
             "/-/flush": lambda _environ: self._flush(),
-            PURGE_PATH: lambda environ: purge(cache, environ, key_size),
+            PURGE_PATH: lambda environ: purge(status.cache, environ, key_size),
+            "/-/reload": lambda _environ: _reload(reload),
         }
-        if reload is not None:
-            self._actions["/-/reload"] = lambda _environ: _reload(reload)
-        self._readiness = status.readiness if status else Readiness(cache.is_ready)
+        metrics = MetricsRenderer(partial(status.snapshot, volumes=metrics_volumes))
         self._readers: dict[str, Callable[[WSGIEnvironment], Response]] = {
             "/-/": lambda _environ: page_response(),
             "/-/healthy": lambda _environ: self._healthy(),
-            "/-/ready": lambda _environ: self._ready(),
+            "/-/ready": lambda _environ: _ready(status),
             KEYS_PATH: self._keys,
+            "/-/stats": partial(_stats, status),
+            "/-/metrics": partial(_metrics, metrics),
+            "/-/history": lambda environ: _json(environ, history.encoded()),
         }
-        if status:
-            # Imported here: only a server has its package.
-            from volcache.monitoring.prometheus import MetricsRenderer  # noqa: PLC0415
-
-            metrics = MetricsRenderer(partial(status.snapshot, volumes=metrics_volumes))
-            self._readers["/-/stats"] = partial(_stats, status)
-            self._readers["/-/metrics"] = partial(_metrics, metrics)
-        if history:
-            self._readers["/-/history"] = partial(_history, history)
 
     def set_access(self, token: str, hosts: Sequence[str]) -> None:
-        """Take over another token and other names from now on."""
+        """
+        Let actions need this token, and answer under these names, from now on.
+
+        Args:
+            token: Of the operator; empty = actions are off.
+            hosts: Names besides localhost.
+        """
         self._token = Token(token)
         self._hosts = {"localhost", *(_folded(host) for host in hosts)}
 
@@ -212,11 +197,12 @@ class Admin:
             f"the memcached protocol has not got on for {seconds:.0f} seconds; see the log",
         )
 
-    def _ready(self) -> Response:
-        problem = self._readiness.problem()
-        if not problem:
-            return text_response(HTTPStatus.OK, "ready")
-        return text_response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {problem}")
+
+def _ready(status: Monitor) -> Response:
+    problem = status.problem()
+    if not problem:
+        return text_response(HTTPStatus.OK, "ready")
+    return text_response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {problem}")
 
 
 def _stats(status: Monitor, environ: WSGIEnvironment) -> Response:
@@ -230,10 +216,6 @@ def _stats(status: Monitor, environ: WSGIEnvironment) -> Response:
             " volumes, and 1, with it",
         )
     return _json(environ, encode_stats(status.snapshot(volumes=wanted == ["1"])))
-
-
-def _history(history: History, environ: WSGIEnvironment) -> Response:
-    return _json(environ, history.encoded())
 
 
 def _metrics(metrics: MetricsRenderer, environ: WSGIEnvironment) -> Response:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -22,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 from volcache.errors import BadKeyError, KeyTooLongError
 from volcache.histogram import NS_PER_SECOND
 from volcache.http import webdav
-from volcache.http.admin import Admin
 from volcache.http.preconditions import (
     CONDITIONS,
     is_not_modified,
@@ -50,7 +48,7 @@ from volcache.http.upload import (
     read_value,
 )
 from volcache.keys import RESERVED_PREFIX, parse_key, with_query
-from volcache.monitoring.requests import READS, TIERS, RequestStats, is_sample
+from volcache.monitoring.requests import READS, TIERS, is_sample
 from volcache.slow_log import SlowLog
 from volcache.tokens import LOG_SECONDS
 
@@ -58,9 +56,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from wsgiref.types import StartResponse, WSGIEnvironment
 
+    from volcache.access import Limits
     from volcache.cache import Cache
+    from volcache.http.admin import Admin
     from volcache.http.responses import Response
-    from volcache.keys import Query
+    from volcache.monitoring.requests import RequestStats
     from volcache.ring import OwnKeys
 
     # Takes the request and its path.
@@ -76,29 +76,16 @@ _MISDIRECTED_LINE_NS: Final = int(LOG_SECONDS * NS_PER_SECOND)
 _RETRY_SOON: Final = ("Retry-After", "1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestLimits:
-    """What the application accepts; as in the settings."""
-
-    key_size: int  # bytes
-    value_size: int  # bytes
-    query: Query = "ignore"
-    default_ttl: int = 0  # seconds; 0 = values do not expire
-    max_ttl: int = 0  # seconds; 0 = no limit
-
-
 class App:
     """Serves one cache over WSGI; never raises."""
 
-    def __init__(  # noqa: PLR0913 - The parts, by keyword.
+    def __init__(
         self,
         cache: Cache,
-        limits: RequestLimits,
+        limits: Limits,
         *,
-        stats: RequestStats | None = None,
-        admin: Admin | None = None,
-        slow_log: SlowLog | None = None,
-        ring: OwnKeys | None = None,
+        stats: RequestStats,
+        admin: Admin,
         clock: Callable[[], int] = time.time_ns,
         timer: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
@@ -108,20 +95,18 @@ class App:
         Args:
             cache: Holds the values; closed by the caller.
             limits: What is accepted.
-            stats: Counts the requests; by default in an object of its own.
-            admin: Serves `/-/`; by default without a token and without statistics.
-            slow_log: Logs slow requests; by default none.
-            ring: The keys of this instance; by default all. May be replaced later.
+            stats: Counts the requests.
+            admin: Serves `/-/`.
             clock: Nanoseconds since the epoch, by the same clock as the store's.
             timer: Nanoseconds, monotonic, by the same clock as the histograms'.
         """
-        self.stats = stats or RequestStats()
+        self.stats = stats
         self.cache = cache
         self.limits = limits
-        self._admin = admin or Admin(cache)
-        self._slow_log = slow_log or SlowLog(seconds=0)
+        self._admin = admin
+        self._slow_log = SlowLog(seconds=0)
         self.slow_ns = self._slow_log.threshold_ns
-        self.ring = ring
+        self.ring: OwnKeys | None = None  # The keys of this instance; None: all.
         self._misdirected_line_ns = 0  # by `timer`: when the next one may be logged
         self._misdirected_logged = 0
         self.value_headers = ValueHeaders(clock, cache.remaining_ms)

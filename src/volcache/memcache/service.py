@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from volcache.access import Access
 from volcache.errors import ClientError, StoreError, ValueTooLargeError
@@ -26,6 +26,7 @@ from volcache.tokens import GuessLimit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from volcache.access import Limits
     from volcache.cache import Cache
     from volcache.memcache.statistics import ServerStatistics
     from volcache.ring import OwnKeys
@@ -40,22 +41,13 @@ _RELATIVE_SECONDS_MAX: Final = 60 * 60 * 24 * 30
 Rights = tuple[bool, bool, bool]
 
 
-class ValueLimits(NamedTuple):
-    """What is stored; as in the settings."""
-
-    key_size: int  # bytes
-    value_size: int  # bytes; longer values are skipped
-    default_ttl: int = 0  # seconds; 0 = values do not expire
-    max_ttl: int = 0  # seconds; 0 = no limit
-
-
 class Service:
     """Answers the questions of commands; for one thread, except where noted."""
 
     def __init__(  # noqa: PLR0913 - By keyword.
         self,
         cache: Cache,
-        limits: ValueLimits,
+        limits: Limits,
         statistics: ServerStatistics,
         refusals: Refusals,
         *,

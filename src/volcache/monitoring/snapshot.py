@@ -34,27 +34,6 @@ _PROCESS: Final = Path("/proc/self")
 _STEP_SECONDS: Final = 15.0
 
 
-class Readiness:
-    """Whether requests should be sent to this instance; cheap, and without a lock."""
-
-    def __init__(
-        self,
-        is_disk_good: Callable[[], bool],
-        is_draining: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Call these two at each check; neither may raise."""
-        self._is_disk_good = is_disk_good
-        self._is_draining = is_draining
-
-    def problem(self) -> str:
-        """Return why requests should go elsewhere; empty if the instance is ready."""
-        if self._is_draining():
-            return "the process is stopping and accepts no new connections"
-        if not self._is_disk_good():
-            return "several reads in a row failed; see the log"
-        return ""
-
-
 class ProcessStats(NamedTuple):
     """The figures that the system has of this process."""
 
@@ -132,7 +111,7 @@ class Monitor:
             clock: Nanoseconds since the epoch.
             timer: Seconds, monotonic.
         """
-        self.readiness = Readiness(cache.store.is_ready, is_draining)
+        self._is_draining = is_draining
         self.cache = cache
         self.requests = requests
         self.commands = commands
@@ -144,6 +123,14 @@ class Monitor:
         self._timer, self._started_at = timer, timer() - boot_seconds
         self._started = clock() / NS_PER_SECOND - boot_seconds
         self._counted = deque([(self._started_at, self._count())])
+
+    def problem(self) -> str:
+        """Return why requests should go elsewhere; empty if the instance is ready."""
+        if self._is_draining():
+            return "the process is stopping and accepts no new connections"
+        if not self.cache.is_ready():
+            return "several reads in a row failed; see the log"
+        return ""
 
     def beat(self) -> None:
         """
@@ -183,7 +170,7 @@ class Monitor:
             started=self._started,
             uptime=self._timer() - self._started_at,
             boot_seconds=self._boot_seconds,
-            problem=self.readiness.problem(),
+            problem=self.problem(),
             settings=self.settings,
             usage=store.usage(volumes=volumes),
             counts=store.stats,

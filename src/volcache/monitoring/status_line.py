@@ -39,7 +39,7 @@ class StatusLine:
         hits, reads = found - self._found, found + missed - self._found - self._missed
         self._time, self._gets, self._found, self._missed = now, gets, found, missed
         ratio = f"{100 * hits / reads:.1f} % hits" if reads else "no reads"
-        problem = self._monitor.readiness.problem()
+        problem = self._monitor.problem()
         state = f"not ready: {problem}; " if problem else ""
         keys = self._monitor.cache.store.count
         return f"{state}{keys:,} keys, {rates}, {ratio}"

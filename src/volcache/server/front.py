@@ -266,9 +266,7 @@ class Front:
         self._pulse: Callable[[], None] | None = None
         self._pulse_seconds = self._pulse_at = 0.0
 
-    def change(
-        self, *, default_ttl: int, max_ttl: int, access: Access, cors: CorsHeaders
-    ) -> None:
+    def change(self, access: Access, cors: CorsHeaders) -> None:
         """
         Answer by other settings, from the next request on; any thread.
 
@@ -277,14 +275,10 @@ class Front:
         and allow no command.
 
         Args:
-            default_ttl: Seconds that values live; 0 = they do not expire.
-            max_ttl: At most; 0 = no limit.
             access: Who may read and write.
             cors: Headers for browsers.
         """
         self.loops.change(
-            default_ttl=default_ttl,
-            max_ttl=max_ttl,
             may_read=access.forms("read"),
             may_write=access.forms("write"),
             headers=header_lines(cors.common),

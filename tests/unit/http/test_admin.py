@@ -43,7 +43,7 @@ def test_actions_and_the_list_of_keys_need_the_token(store: Store) -> None:
         *((TOKEN, text, 401) for text in wrong),
         *((TOKEN, text, 200) for text in ("Bearer secret", "bearer  secret")),
     ):
-        client = Client(Cache(store), clock=FakeClock(), admin_token=token)
+        client = Client(Cache(store), clock=FakeClock(), token=token)
         for method, path in (*ACTIONS, ("GET", "/-/keys"), ("HEAD", "/-/keys")):
             store.put(b"key", b"value")
             more = {"HTTP_AUTHORIZATION": given, "QUERY_STRING": "prefix=k"}
@@ -61,7 +61,7 @@ def test_wrong_tokens_of_an_address_are_limited() -> None:
         return client.ask("POST", "/-/flush", b"", **more)
 
     for given in ("Bearer wrong", "Basic c2VjcmV0", "Bearer"):
-        client = Client(FakeCache(), admin_token=TOKEN)
+        client = Client(FakeCache(), token=TOKEN)
         client.put("/key", b"value")
         for _ in range(20):  # A request without a token is no guess.
             assert_error(flush("10.0.0.1", ""), 401)

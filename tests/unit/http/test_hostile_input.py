@@ -60,7 +60,7 @@ REQUESTS: Final = (
 
 def http_parsers() -> dict[str, Parser]:
     """Return what sends a text in each part of each request, with all wrappers."""
-    client = Client(FakeCache(), admin_token=TOKEN, admin_hosts=["a"])
+    client = Client(FakeCache(), token=TOKEN, hosts=["a"])
     client.put("/key", b"value", HTTP_CACHE_CONTROL="public")
     refusals = Refusals({"read": 0, "write": 0, "admin": 0})
     access = Access(read="r", write="w")

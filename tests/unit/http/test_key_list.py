@@ -102,7 +102,7 @@ def test_cursor_of_anything_lists_keys_that_are_there(store: Store) -> None:
 
 def test_list_is_not_cached(store: Store) -> None:
     """It has a line for each key, and one for the cursor."""
-    client = Client(Cache(store), clock=FakeClock(), admin_token=TOKEN)
+    client = Client(Cache(store), clock=FakeClock(), token=TOKEN)
     more = {"HTTP_AUTHORIZATION": f"Bearer {TOKEN}", "QUERY_STRING": "limit=3"}
     _, headers, body = client.ask("GET", "/-/keys", b"", **more)
     assert headers["Cache-Control"] == "no-store"

@@ -35,7 +35,7 @@ def test_a_purge_says_what_it_has_done(fifo_store: Store) -> None:
     store = fifo_store
     for key in (b"a/1", b"a/2", b"b"):
         store.put(key, b"value")
-    client = Client(Cache(store), clock=FakeClock(), admin_token=TOKEN)
+    client = Client(Cache(store), clock=FakeClock(), token=TOKEN)
     token = {"HTTP_AUTHORIZATION": f"Bearer {TOKEN}"}
     for query, verb, left, entries in (
         ("prefix=a/&dry-run", "would purge", [True, True, True], 0),

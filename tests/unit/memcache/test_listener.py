@@ -20,10 +20,10 @@ from support.memcache import RawClient
 from support.memcache_talk import Talk
 from support.tables import rows
 from support.waiting import wait_until
-from volcache.access import Access
+from support.wsgi_client import make_app
+from volcache.access import Access, Limits
 from volcache.errors import ListenError
 from volcache.front import CommandFacts, Readers
-from volcache.http.app import App, RequestLimits
 from volcache.http.cors import CorsHeaders
 from volcache.memcache.sockets import ListeningSocket
 from volcache.monitoring.commands import CommandStats
@@ -61,9 +61,9 @@ class Case:
 
         talk.service.report = hooked  # type: ignore[method-assign]
         log = CommandLog(0, lambda _: (0, 0))
-        limits = RequestLimits(key_size=250, value_size=1000)
+        limits = Limits(key_size=250, value_size=1000)
         self.front = Front(
-            App(talk.service.cache, limits),
+            make_app(talk.service.cache, limits),
             addresses=Addresses(
                 http=None, is_inherited=False, admin=None, memcache=listening
             ),
@@ -79,8 +79,7 @@ class Case:
     def change(self, access: Access) -> None:
         """Let these tokens be in effect."""
         self.talk.service.change(access, may_flush=False)
-        cors = CorsHeaders(())
-        self.front.change(default_ttl=0, max_ttl=0, access=access, cors=cors)
+        self.front.change(access, CorsHeaders(()))
 
     @property
     def stats(self) -> CommandStats:
