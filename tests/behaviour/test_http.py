@@ -124,7 +124,7 @@ class Exchange:
         assert self._reply is None or self._reply.status == 200, self._reply
         self._asked = line
         if mark == "+":
-            self._surface.pass_time(int(line))
+            self._surface.pass_time(float(line))
         elif mark == ">":
             request = request_of(self._filled(line))
             self._method, self._reply = request.method, connection.ask(request)

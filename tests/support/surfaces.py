@@ -188,7 +188,7 @@ class Surface(ABC):
     def connect(self) -> Connection:
         """Return a new connection."""
 
-    def pass_time(self, seconds: int) -> None:
+    def pass_time(self, seconds: float) -> None:
         """Let time pass, if its clock is ours."""
         if self.clock is not None:
             self.clock.advance(seconds)

@@ -17,7 +17,6 @@ from volcache.tokens import (
     LOG_SECONDS,
     GuessLimit,
     Refusals,
-    Token,
 )
 
 
@@ -25,19 +24,6 @@ from volcache.tokens import (
 def clock() -> Mock:
     """Return a clock that stands still."""
     return Mock(return_value=1000.0)
-
-
-def test_token_is_compared_as_bytes() -> None:
-    """UTF-8, or latin-1 if it has all letters; nothing is equal to no token."""
-    right = {"abc": [b"abc"], "\xe9": [b"\xc3\xa9", b"\xe9"]}
-    right["\u20ac\xe9"] = [b"\xe2\x82\xac\xc3\xa9"]
-    wrong = {"abc": [b"ab", b""], "": [b""], "\u20ac\xe9": [b"?\xe9"]}
-    for tokens, is_right in ((right, True), (wrong, False)):
-        for text, given in tokens.items():
-            token = Token(text)
-            assert [token.is_equal(one) for one in given] == [is_right] * len(given)
-            assert bool(token) is bool(text)
-            assert not text or text not in repr(token)
 
 
 def test_refusals_are_logged_once_in_a_while(

@@ -10,9 +10,7 @@ from urllib.parse import unquote_to_bytes
 
 import pytest
 
-from support.stores import FakeClock, open_store
-from support.wsgi_client import Client
-from volcache.cache import Cache
+from support.stores import open_store
 from volcache.errors import BadQueryError
 from volcache.http.key_list import list_keys
 from volcache.store import Store
@@ -98,13 +96,3 @@ def test_cursor_of_anything_lists_keys_that_are_there(store: Store) -> None:
             except BadQueryError:
                 continue
             assert set(keys) <= set(KEYS), changed
-
-
-def test_list_is_not_cached(store: Store) -> None:
-    """It has a line for each key, and one for the cursor."""
-    client = Client(Cache(store), clock=FakeClock(), token=TOKEN)
-    more = {"HTTP_AUTHORIZATION": f"Bearer {TOKEN}", "QUERY_STRING": "limit=3"}
-    _, headers, body = client.ask("GET", "/-/keys", b"", **more)
-    assert headers["Cache-Control"] == "no-store"
-    assert headers["Content-Type"] == "application/x-ndjson"
-    assert len(body.splitlines()) == 4

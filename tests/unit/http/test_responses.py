@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from http import HTTPStatus
 
-import pytest
-
-from support.fake_cache import FakeCache
 from volcache import errors
 from volcache.http.responses import ValueHeaders, format_date, status_of, text_response
-from volcache.store.format import Record
 
 NOW_NS = 1_795_251_607_000_000_000  # 2026-11-21 09:00:07 UTC
 
@@ -20,12 +16,6 @@ def kinds_of(error: type[BaseException]) -> Iterator[type[BaseException]]:
     yield error
     for kind in error.__subclasses__():
         yield from kinds_of(kind)
-
-
-@pytest.fixture
-def record() -> Record:
-    """Return a record without stored headers."""
-    return FakeCache().put(b"key", b"value")
 
 
 def test_every_error_has_a_status() -> None:
@@ -59,14 +49,6 @@ def test_error_text_with_line_ends_is_one_line() -> None:
     assert body == [b"a b \\udc80 \xe2\x82\xac\n"]
     assert ("Content-Length", str(len(body[0]))) in headers
     assert (status, source) == ("400 Bad Request", "")
-
-
-def test_etag_depends_on_time_and_value(record: Record) -> None:
-    """A value stored again has another tag."""
-    record = record._replace(stored_us=0x1234, checksum=0xBEEF)
-    assert record.etag == '"1234-0000beef"'
-    others = [record._replace(stored_us=0x1235), record._replace(checksum=9)]
-    assert len({record.etag, *(other.etag for other in others)}) == 3
 
 
 def test_update_sets_the_date_and_returns_the_rest_of_the_second() -> None:
