@@ -46,7 +46,7 @@ class ListeningSocket:
         self._file: tuple[str, int, int] | None = None
         self._setting = setting
         try:
-            listen = self._listen_unix if address.startswith("/") else _listen_tcp
+            listen = self._listen_unix if address.startswith("/") else listen_tcp
             self.socket = listen(address)
         except OSError as error:
             remedy = _REMEDIES.get(error.errno or 0, "check the address")
@@ -93,27 +93,38 @@ class ListeningSocket:
         return listener
 
 
-def _listen_tcp(address: str) -> socket.socket:
+def listen_tcp(address: str) -> socket.socket:
+    """
+    Listen on "host:port" or "[IPv6]:port".
+
+    Raises:
+        OSError: It cannot be listened on.
+    """
     host, _, port = address.rpartition(":")
-    host = host.strip("[]")
     found = socket.getaddrinfo(
-        host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     family, _, _, _, where = found[0]
     listener = socket.socket(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted connections inherit these.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
-        listener.setblocking(False)  # noqa: FBT003 - The library's.
+        set_options(listener)
         listener.bind(where)
         listener.listen(_BACKLOG)
     except BaseException:
         listener.close()
         raise
     return listener
+
+
+def set_options(listener: socket.socket) -> None:
+    """Set what the loops need; accepted connections inherit all but the last."""
+    # Without TCP_NODELAY a response of more than one segment takes 44 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Finds out that a client has disappeared.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+    listener.setblocking(False)  # noqa: FBT003 - The library's.
 
 
 def _remove_unused(setting: str, path: str) -> None:

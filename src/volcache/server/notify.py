@@ -37,7 +37,6 @@ _CHECK_SECONDS: Final = 10.0
 # CPU time between two checks that is more than that of the check.
 _BUSY_SECONDS: Final = 0.01
 _READY: Final = "READY=1"
-_STAT_BYTES: Final = 1024
 
 
 class Notifier:
@@ -187,7 +186,7 @@ class Heartbeat:
         *,
         stalled: Callable[[], float],
         completed: Callable[[], int | None],
-        status: Callable[[], str] | None = None,
+        status: Callable[[], str],
     ) -> None:
         """
         Begin; `READY=1` is sent by the first beat.
@@ -197,8 +196,7 @@ class Heartbeat:
             stalled: Returns for how many seconds the reads or syncs of other threads have
                 made no progress; 0 if none waits.
             completed: Returns a number that changes while the disk answers; None: unknown.
-            status: Returns a line for the operator. None: none is sent and nothing is
-                logged, so that `beat` may be called by a signal handler.
+            status: Returns a line for the operator.
         """
         self._notifier = notifier
         self._stalled = stalled
@@ -214,14 +212,11 @@ class Heartbeat:
         """Send a message: the process serves, and its disk answers."""
         if not self._is_ready:
             self._is_ready = True
-            if self._status is None:
-                self._notifier.send("STATUS=serving")
             self._notifier.ready()
-        lines = [f"STATUS={self._status()}"] if self._status else []
+        lines = [f"STATUS={self._status()}"]
         if self._notifier.watchdog_seconds and self._is_well():
             lines.append("WATCHDOG=1")
-        if lines:
-            self._notifier.send(*lines)
+        self._notifier.send(*lines)
 
     def _is_well(self) -> bool:
         """Return whether no other thread hangs at a disk that does not answer."""
@@ -235,7 +230,7 @@ class Heartbeat:
         is_slow = self._last_completed not in {None, before}
         if is_slow and seconds < _SLOW_SECONDS_MAX:
             return True
-        if not self._is_withheld and self._status:
+        if not self._is_withheld:
             _logger.error("watchdog.withheld seconds=%.1f", seconds)
         self._is_withheld = True
         return False
@@ -252,11 +247,7 @@ def completed_requests(directory: str) -> Callable[[], int | None]:
 
     def completed() -> int | None:
         try:
-            fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                words = os.pread(fd, _STAT_BYTES, 0).split()
-            finally:
-                os.close(fd)
+            words = Path(place).read_bytes().split()
             return int(words[0]) + int(words[4])  # Reads and writes.
         except (OSError, ValueError, IndexError):
             return None

@@ -15,13 +15,13 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from volcache.errors import ListenError
+from volcache.memcache.sockets import listen_tcp, set_options
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 FIRST_DESCRIPTOR: Final = 3
 _VARIABLES: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
-_BACKLOG: Final = 1024
 _REMEDIES: Final = {
     errno.EACCES: "use a port from 1024 on, or grant CAP_NET_BIND_SERVICE",
     errno.EADDRINUSE: "stop the process that uses it, or use another port (0: any free)",
@@ -44,23 +44,14 @@ def listen(ip: str, port: int) -> socket.socket:
     Raises:
         ListenError: The address cannot be listened on. The text names the remedy.
     """
-    is_ipv6 = ":" in ip
-    listener: socket.socket | None = None
+    where = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
     try:
-        listener = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _set_connection_options(listener)
-        listener.bind((ip, port))
-        listener.listen(_BACKLOG)
+        return listen_tcp(where)
     except OSError as error:
-        if listener is not None:
-            listener.close()
-        where = f"[{ip}]:{port}" if is_ipv6 else f"{ip}:{port}"
         remedy = _REMEDIES.get(error.errno or 0, "check ip and port")
         raise ListenError(
             f"cannot listen on {where}: {error.strerror or error}; {remedy}"
         ) from error
-    return listener
 
 
 def url_of(listener: socket.socket) -> str:
@@ -103,7 +94,7 @@ def activated_listener(environ: MutableMapping[str, str]) -> socket.socket | Non
         ) from error
     try:
         _require_tcp_listener(listener)
-        _set_connection_options(listener)
+        set_options(listener)
     except BaseException:
         listener.close()
         raise
@@ -121,12 +112,3 @@ def _require_tcp_listener(listener: socket.socket) -> None:
             f"descriptor {FIRST_DESCRIPTOR} does not listen for TCP; use a ListenStream"
             " of an IP address and a port, and Accept=no"
         )
-
-
-def _set_connection_options(listener: socket.socket) -> None:
-    """Set what the loops need; accepted connections inherit the two options."""
-    # Without TCP_NODELAY a response of more than one segment takes 44 ms.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Finds out that a client has disappeared.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    listener.setblocking(False)  # noqa: FBT003 - The library's signature.

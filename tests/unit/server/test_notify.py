@@ -117,10 +117,10 @@ def idle_disk() -> SimpleNamespace:
     return SimpleNamespace(stalled=0.0, completed=7)
 
 
-def heart_of(connect: Connect, disk: SimpleNamespace) -> Heartbeat:
-    """Return a heartbeat with a watchdog of 4 seconds."""
+def heart_of(connect: Connect, disk: SimpleNamespace, seconds: float = 4) -> Heartbeat:
+    """Return a heartbeat with a watchdog of some seconds."""
     return Heartbeat(
-        connect(4),
+        connect(seconds),
         stalled=lambda: disk.stalled,
         completed=lambda: disk.completed,
         status=lambda: "fine",
@@ -136,11 +136,11 @@ def test_first_beat_says_ready(manager: ServiceManager, connect: Connect) -> Non
     beat = ["STATUS=fine", "WATCHDOG=1"]
     assert manager.receive() == [["READY=1"], beat, beat]
     for seconds in (60, 0):
-        heart = Heartbeat(connect(seconds), stalled=lambda: 0, completed=lambda: None)
+        heart = heart_of(connect, idle_disk(), seconds)
         assert heart.interval == 10
         heart.beat()
-    serving = [["STATUS=serving"], ["READY=1"]]
-    assert manager.receive()[3:] == [*serving, ["WATCHDOG=1"], *serving]
+    ready = ["READY=1"]
+    assert manager.receive()[3:] == [ready, beat, ready, ["STATUS=fine"]]
 
 
 def test_watchdog_is_not_fed_while_the_disk_completes_nothing(
