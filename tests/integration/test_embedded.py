@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +15,7 @@ import requests
 import volcache
 from support.embedded import check_history, make_history, open_small
 from support.extent import EXTENT, SEED, Count
-from support.ports import listens, pick_port
-from support.process import SOURCE, ServerProcess
-from support.waiting import wait_until
+from support.process import ServerProcess
 
 pytestmark = pytest.mark.integration
 
@@ -58,63 +52,8 @@ def test_server_and_python_read_what_the_other_has_stored(tmp_path: Path) -> Non
         assert requests.get(f"{server.url}/a/b%20c.txt", timeout=30).content == b"1"
 
 
-GUNICORN_APP = """
-import os, volcache
-cache = volcache.open("cache", capacity="8MiB")
-def app(environ, start_response):
-    start_response("200 OK", [])
-    return [b"%d %d" % (os.getpid(), cache.incr("n", initial=1))]
-"""
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("options", [[], ["--preload"]])
-def test_workers_of_gunicorn_count_together(tmp_path: Path, options: list[str]) -> None:
-    """They open the cache themselves, or it is open when they are forked; one is killed."""
-    (tmp_path / "counting.py").write_text(GUNICORN_APP)
-    port = pick_port()
-    command = [sys.executable, "-m", "gunicorn", "--workers=4", *options]
-    process = subprocess.Popen(
-        [
-            *command,
-            f"--bind=127.0.0.1:{port}",
-            "--log-level=error",
-            "counting:app",
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-    )
-
-    def ask(_: int = 0) -> tuple[int, int]:
-        text = requests.get(f"http://127.0.0.1:{port}", timeout=30).text
-        worker, number = map(int, text.split())
-        return worker, number
-
-    def owner() -> int:
-        return int((tmp_path / "cache" / "LOCK").read_text().split("\n")[0])
-
-    try:
-        wait_until(lambda: listens(port), "gunicorn")
-        with ThreadPoolExecutor(8) as threads:
-            found = list(threads.map(ask, range(400)))
-        assert sorted(number for _, number in found) == list(range(1, 401))
-        workers = {worker for worker, _ in found}
-        assert len(workers) > 1
-        first = owner()
-        assert (first == process.pid) == bool(options)
-        killed = max(workers) if options else first
-        os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: not Path(f"/proc/{killed}").exists(), "its end")
-        for number in range(401, 501):
-            assert ask()[1] == number
-        assert (owner() == first) == bool(options)
-    finally:
-        process.terminate()
-        assert process.wait(60) == 0
-
-
 @pytest.mark.slow
-def test_processes_that_are_killed_lose_nothing(
+def test_changes_of_killed_processes_are_not_lost(
     tmp_path: Path, record_property: Count
 ) -> None:
     """Every other time it is the owner: no value is lost, outdated or not whole."""

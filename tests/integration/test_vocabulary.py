@@ -12,7 +12,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from io import StringIO
@@ -58,19 +58,23 @@ def server(servers: Servers) -> Iterator[ServerProcess]:
         yield running
 
 
-@pytest.fixture(params=["threads", "tasks", "embedded"])
+@pytest.fixture(params=["threads", "tasks", "owner", "guest"])
 def opened(
     request: pytest.FixtureRequest, server: ServerProcess, tmp_path: Path
-) -> Opened:
+) -> Iterator[Opened]:
     """Return a function that opens an empty cache, with a serializer and more."""
-    if request.param == "embedded":
-        directory = tmp_path / "cache"
-        return lambda **more: volcache.open(directory, **SMALL, **more)
-    kind = Client if request.param == "threads" else TaskClient
-    options = {**PATIENCE, "admin_token": ADMIN_TOKEN}
-    with kind([server.url], **options) as client:
+    if request.param in {"owner", "guest"}:
+        opening: Opened = partial(volcache.open, tmp_path / "cache", **SMALL)
+        with ExitStack() as stack:
+            if request.param == "guest":
+                stack.enter_context(opening())
+            yield opening
+        return
+    kind: Any = Client if request.param == "threads" else TaskClient
+    opening = partial(kind, [server.url], **PATIENCE, admin_token=ADMIN_TOKEN)
+    with opening() as client:
         client.clear()
-    return lambda **more: kind([server.url], **options, **more)
+    yield opening
 
 
 @pytest.fixture

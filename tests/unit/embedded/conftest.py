@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from support.embedded import Cache, open_small
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> Iterator[Cache]:
-    """Open a small cache."""
-    with open_small(tmp_path / "cache") as opened:
-        yield opened
+@pytest.fixture(params=["owner", "guest"])
+def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cache]:
+    """Open a small cache, which owns its directory or is a guest there."""
+    with ExitStack() as stack:
+        if request.param == "guest":
+            stack.enter_context(open_small(tmp_path / "cache"))
+        yield stack.enter_context(open_small(tmp_path / "cache"))

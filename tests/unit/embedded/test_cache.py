@@ -23,7 +23,7 @@ from volcache_client.errors import (
 SOON = 0.01
 
 
-def test_value_survives_closing_and_opening(tmp_path: Path) -> None:
+def test_open_after_close_has_the_values(tmp_path: Path) -> None:
     """With its expiry and ETag."""
     with open_small(tmp_path) as cache:
         etag = cache.set("a", b"1", ttl=1000, content_type="text/plain")
@@ -38,7 +38,7 @@ def test_value_survives_closing_and_opening(tmp_path: Path) -> None:
         assert 900 < stat.ttl <= 1000
 
 
-def test_missing_key_is_a_key_error_as_in_a_dict(cache: Cache) -> None:
+def test_item_of_a_missing_key_raises_key_error(cache: Cache) -> None:
     """It has the key as it was given."""
     for call in (cache.__getitem__, cache.__delitem__, cache.pop):
         with pytest.raises(KeyError) as caught:
@@ -57,7 +57,7 @@ def test_missing_key_is_a_key_error_as_in_a_dict(cache: Cache) -> None:
     assert not cache.touch("none", 5)
 
 
-def test_views_and_popitem_have_what_was_stored(cache: Cache) -> None:
+def test_views_and_popitem_return_what_was_stored(cache: Cache) -> None:
     """As those of a dict; `test_session.py` compares the other methods with them."""
     model: dict[bytes, bytes] = {
         b"%d" % number: b"%d" % (number * number) for number in range(30)
@@ -73,7 +73,7 @@ def test_views_and_popitem_have_what_was_stored(cache: Cache) -> None:
     assert not list(cache)
 
 
-def test_etag_is_that_of_the_server(tmp_path: Path) -> None:
+def test_set_returns_the_etag_of_the_server(tmp_path: Path) -> None:
     """For what either has stored."""
     with open_small(tmp_path) as cache:
         etags = {b"a": cache.set("a", b"1"), b"b": cache.set_many({"b": b"2"})["b"]}
@@ -83,7 +83,7 @@ def test_etag_is_that_of_the_server(tmp_path: Path) -> None:
     store.close()
 
 
-def test_touch_changes_the_time_to_live_and_nothing_else(cache: Cache) -> None:
+def test_touch_changes_the_ttl_only(cache: Cache) -> None:
     """It keeps the ETag."""
     cache.set("a", b"1", ttl=1000, content_type="text/plain")
     before = cache.stat("a")
@@ -93,7 +93,7 @@ def test_touch_changes_the_time_to_live_and_nothing_else(cache: Cache) -> None:
     assert after == before._replace(ttl=None, position=after.position if after else "")
 
 
-def test_default_ttl_is_for_values_without_one(tmp_path: Path) -> None:
+def test_set_without_ttl_gets_the_default_ttl(tmp_path: Path) -> None:
     """`math.inf` is one."""
     with open_small(tmp_path, default_ttl=SOON) as cache:
         cache["a"] = b"1"
@@ -102,7 +102,7 @@ def test_default_ttl_is_for_values_without_one(tmp_path: Path) -> None:
         wait_until(lambda: list(cache) == [b"b"], "values to expire")
 
 
-def test_refused_change_changes_nothing(cache: Cache) -> None:
+def test_refused_change_keeps_the_value(cache: Cache) -> None:
     """What is refused is the call."""
     cache["n"] = b"x"
     with pytest.raises(InvalidArgumentError, match="not a number"):
@@ -114,7 +114,7 @@ def test_refused_change_changes_nothing(cache: Cache) -> None:
     assert cache["n"] == b"x"
 
 
-def test_full_cache_evicts_and_stays_within_its_capacity(tmp_path: Path) -> None:
+def test_set_in_a_full_cache_evicts_and_keeps_the_capacity(tmp_path: Path) -> None:
     """What is evicted is a miss, what is there is right."""
     with open_small(tmp_path, capacity="4MiB") as cache:
         for number in range(300):
@@ -142,9 +142,8 @@ def test_stats_count_hits_and_misses(cache: Cache) -> None:
     assert 0 < stats.disk_bytes <= stats.capacity
 
 
-def test_closed_cache_refuses_every_call(tmp_path: Path) -> None:
+def test_call_of_a_closed_cache_is_refused(cache: Cache) -> None:
     """Closing again is no error."""
-    cache = open_small(tmp_path)
     iterator = iter(cache)
     cache.close()
     cache.close()
@@ -169,19 +168,19 @@ def test_closed_cache_refuses_every_call(tmp_path: Path) -> None:
     assert "closed" in repr(cache)
 
 
-def test_typed_program_does_what_its_types_say(tmp_path: Path) -> None:
+def test_typed_program_returns_the_types_it_asserts(tmp_path: Path) -> None:
     """The type checker reads it, with the rest of the tree."""
     use_as_a_typed_program(tmp_path)
 
 
-def test_package_tells_type_checkers_that_it_has_types() -> None:
+def test_package_has_py_typed() -> None:
     """In the tree, and in what is installed."""
     assert (SOURCE / "volcache" / "py.typed").is_file()
     project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())
     assert "py.typed" in project["tool"]["setuptools"]["package-data"]["volcache"]
 
 
-def test_volcache_offers_its_names_only_and_loads_them_when_they_are_used() -> None:
+def test_module_with_an_unknown_name_raises_attribute_error() -> None:
     """Others are an AttributeError, as of any module."""
     assert {"open", "EmbeddedCache", "__version__"} <= set(dir(volcache))
     name = "nothing"
@@ -207,7 +206,7 @@ class Text(str):
         raise AssertionError("not asked for")
 
 
-def test_subclasses_of_bytes_and_str_are_stored_as_these(cache: Cache) -> None:
+def test_write_of_subclasses_of_bytes_and_str_stores_plain_ones(cache: Cache) -> None:
     """By every method that writes."""
     for key in (Bytes(b"a"), Text("a")):
         value = Bytes(b"value")
@@ -223,7 +222,7 @@ def test_subclasses_of_bytes_and_str_are_stored_as_these(cache: Cache) -> None:
         assert key not in cache
 
 
-def test_a_value_is_searched_without_counting_reads_or_failing(cache: Cache) -> None:
+def test_values_searched_while_keys_are_deleted_counts_no_reads(cache: Cache) -> None:
     """Although keys are deleted meanwhile."""
     cache.update({f"{number}": b"%d" % number for number in range(300)})
 

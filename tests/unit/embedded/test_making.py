@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event
 
 import pytest
 
-from support.embedded import Cache, owner_of
+from support.embedded import Cache
 from support.waiting import wait_until
 from volcache.errors import DiskFullError, StoreIOError
 from volcache_client.errors import StorageError
 
 
-def test_of_many_threads_one_makes_the_value_and_all_get_it(cache: Cache) -> None:
+def test_get_or_set_by_many_threads_makes_the_value_once(cache: Cache) -> None:
     """It is stored."""
     begun, go_on = Event(), Event()
     made: list[None] = []
@@ -36,24 +37,27 @@ def test_of_many_threads_one_makes_the_value_and_all_get_it(cache: Cache) -> Non
 
 
 @pytest.mark.parametrize(
-    "error", [DiskFullError(volume=1, needed=1, free=0), StoreIOError("EIO")]
+    "error",
+    [partial(DiskFullError, volume=1, needed=1, free=0), partial(StoreIOError, "EIO")],
 )
-def test_value_that_the_disk_refuses_is_returned(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch, error: Exception
+def test_get_or_set_on_a_disk_that_refuses_returns_the_value(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception]
 ) -> None:
     """It is made again by the next call."""
 
     def refuse(*_: object, **__: object) -> None:
-        raise error
+        raise error()
 
-    monkeypatch.setattr(owner_of(cache), "change", refuse)
+    monkeypatch.setattr(cache._session.link, "change", refuse)
     assert cache.get_or_set("k", lambda: b"1") == b"1"
     assert cache.get_or_set("k", lambda: b"2") == b"2"
-    with pytest.raises(StorageError, match=str(error)):
+    with pytest.raises(StorageError, match=str(error())):
         cache["k"] = b"3"
 
 
-def test_stale_value_is_returned_while_one_thread_renews_it(cache: Cache) -> None:
+def test_get_or_set_of_a_stale_value_renews_it_in_one_thread(
+    cache: Cache,
+) -> None:
     """A renewal that fails leaves the value, and is not tried again at once."""
     made: list[None] = []
     go_on = Event()

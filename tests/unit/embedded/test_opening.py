@@ -45,7 +45,7 @@ from volcache_client.errors import InvalidArgumentError, StorageError
         ({"serializer": object()}, "the methods dumps and loads"),
     ],
 )
-def test_wrong_option_is_refused_and_nothing_is_created(
+def test_open_with_a_wrong_option_creates_nothing(
     tmp_path: Path, options: dict[str, Any], text: str
 ) -> None:
     """The error names option, value and what is allowed."""
@@ -55,13 +55,13 @@ def test_wrong_option_is_refused_and_nothing_is_created(
 
 
 @each_row("directory", ["", "a\0b", b"bytes", 5, None])
-def test_wrong_path_is_refused(directory: Any) -> None:
+def test_open_of_a_wrong_path_is_refused(directory: Any) -> None:
     """An empty one is not the working directory."""
     with pytest.raises(InvalidArgumentError, match="allowed is a path"):
         volcache.open(directory, capacity=CAPACITY)
 
 
-def test_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_open_of_a_directory_of_something_else_leaves_it_alone(tmp_path: Path) -> None:
     """The error names a file."""
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(StorageError, match=r"letter\.txt"):
@@ -69,7 +69,7 @@ def test_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
-def test_directory_that_is_open_can_be_opened_again(tmp_path: Path) -> None:
+def test_open_of_an_open_directory_shares_it(tmp_path: Path) -> None:
     """In this process, also by another path; each has its own options and end."""
     (tmp_path / "link").symlink_to(tmp_path / "cache")
     first = open_small(tmp_path / "cache")
@@ -83,7 +83,7 @@ def test_directory_that_is_open_can_be_opened_again(tmp_path: Path) -> None:
         assert third["a"] == b"[2]"
 
 
-def test_directory_that_is_not_shared_is_refused(
+def test_open_of_a_directory_that_a_tool_has_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As while a tool has it; after some time, as it may be opened just now."""
@@ -103,7 +103,7 @@ def test_directory_that_is_not_shared_is_refused(
         *((10 * GIB, 160 * MIB), (64 * TIB, TIB)),
     ],
 )
-def test_new_cache_has_at_least_4_volumes_and_at_most_64(
+def test_volume_size_of_a_new_cache_makes_4_to_64_volumes(
     capacity: int, size: int
 ) -> None:
     """From 64 MiB on, a value of 1 MiB fits."""
@@ -111,7 +111,7 @@ def test_new_cache_has_at_least_4_volumes_and_at_most_64(
     assert 4 <= capacity // size <= 64
 
 
-def test_size_of_volumes_that_are_there_is_kept(tmp_path: Path) -> None:
+def test_open_with_another_capacity_keeps_the_volume_size(tmp_path: Path) -> None:
     """Unless another one is given, or it does not fit the capacity."""
     with open_small(tmp_path, volume_size="2MiB") as cache:
         cache["a"] = b"1"
@@ -129,7 +129,7 @@ def test_size_of_volumes_that_are_there_is_kept(tmp_path: Path) -> None:
         assert cache["a"] == b"1"
 
 
-def test_lower_capacity_drops_the_oldest_values(tmp_path: Path) -> None:
+def test_open_with_a_lower_capacity_drops_the_oldest_values(tmp_path: Path) -> None:
     """Those that are there are right."""
     with open_small(tmp_path, capacity="16MiB", eviction="fifo") as cache:
         for number in range(12):
@@ -142,7 +142,7 @@ def test_lower_capacity_drops_the_oldest_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("capacity", [None, "4MiB", "10GiB", "64TiB"])
-def test_first_value_takes_little_of_the_disk(
+def test_first_value_of_any_capacity_takes_less_than_4_mib(
     tmp_path: Path, capacity: str | None
 ) -> None:
     """Whatever the capacity, also one that is larger than the disk."""
@@ -157,7 +157,7 @@ def test_first_value_takes_little_of_the_disk(
         assert again.volume_size == cache.volume_size
 
 
-def test_without_a_capacity_nothing_that_is_there_is_dropped(tmp_path: Path) -> None:
+def test_open_without_a_capacity_drops_nothing(tmp_path: Path) -> None:
     """As the volumes are longer than the default."""
     with open_small(tmp_path, capacity="4GiB", volume_size="1GiB") as cache:
         for number in range(200):
@@ -168,7 +168,7 @@ def test_without_a_capacity_nothing_that_is_there_is_dropped(tmp_path: Path) -> 
         assert len(cache) == 201
 
 
-def test_tools_and_a_server_accept_volumes_that_are_not_full(tmp_path: Path) -> None:
+def test_tools_and_server_accept_sparse_volumes(tmp_path: Path) -> None:
     """And the reverse; also after a kill."""
     values = {b"%d" % number: b"%d" % number * 500 for number in range(300)}
     with open_small(tmp_path / "a", capacity="256MiB") as cache:
@@ -188,7 +188,7 @@ def test_tools_and_a_server_accept_volumes_that_are_not_full(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_importing_and_opening_loads_no_server() -> None:
+def test_import_and_open_load_no_server_module() -> None:
     """And `import volcache` next to nothing."""
     text = (
         "import json, sys\n"

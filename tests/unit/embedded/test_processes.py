@@ -25,10 +25,9 @@ from support.process import SOURCE
 from support.waiting import wait_until
 from volcache.embedded import links, session
 from volcache.embedded.errors import StorageLockedError, UnknownResultError
-from volcache.embedded.links import Guest, Owner
+from volcache.embedded.links import Guest
 from volcache.sharing.wire import REQUEST
 from volcache.store.format import Ring
-from volcache_client.errors import ClientUsageError, ValueTooLargeError
 
 PROCESSES: Final = 4
 # Python 3.12 and later warn of a fork with threads, which is what is tested.
@@ -106,45 +105,6 @@ class Program:
 # --- What a guest does ---------------------------------------------------------------
 
 
-def test_guest_has_every_method_of_an_owner(tmp_path: Path) -> None:
-    """With the same results, which the owner sees."""
-    with open_small(tmp_path) as owner, open_small(tmp_path) as guest:
-        assert is_guest(guest)
-        etag = guest.set("a", b"1", ttl=1000, content_type="text/plain")
-        found, same = owner.stat("a"), guest.stat("a")
-        assert found is not None
-        assert same is not None
-        assert same._replace(ttl=found.ttl) == found
-        assert (found.etag, found.content_type) == (etag, "text/plain")
-        assert guest.ttl("a") == pytest.approx(1000, abs=100)
-        assert guest.cas("a", b"2", etag)
-        assert guest.cas("a", b"3", etag) is owner.cas("a", b"3", etag) is None
-        assert guest.add("a", b"3") is None
-        assert guest.append("a", b"0") == 2
-        assert (guest.incr("a"), owner.incr("a"), guest.decr("a")) == (21, 22, 21)
-        assert guest.touch("a", 500)
-        assert owner.ttl("a") == pytest.approx(500, abs=100)
-        assert not guest.delete("a", etag)
-        assert guest.setdefault("b", b"4") == guest.pop("b") == b"4"
-        assert "b" not in owner
-
-
-def test_guest_lists_and_drops_what_an_owner_does(tmp_path: Path) -> None:
-    """Many keys, purges and numbers."""
-    with open_small(tmp_path) as owner, open_small(tmp_path) as guest:
-        guest.update({f"c/{number}": b"%d" % number for number in range(100)})
-        guest["a"] = b""
-        assert dict(guest.items()) == dict(owner.items())
-        assert len(guest) == len(owner) == 101
-        guest.purge("c/")
-        assert list(owner) == [b"a"]
-        guest.sync()
-        guest.clear()
-        assert list(owner) == []
-        ours, theirs = owner.stats(), guest.stats()
-        assert theirs._replace(hits=0, misses=0) == ours._replace(hits=0, misses=0)
-
-
 @pytest.mark.parametrize("size", [0, 1, 1000, 70_000, 900_000])
 def test_value_of_any_size_is_the_same_for_owner_and_guest(
     tmp_path: Path, size: int
@@ -157,15 +117,7 @@ def test_value_of_any_size_is_the_same_for_owner_and_guest(
         assert owner["a"] == guest["b"] == guest["a"] == value
 
 
-def test_guest_is_refused_as_the_owner_is(tmp_path: Path) -> None:
-    """By the same errors."""
-    with open_small(tmp_path) as owner, open_small(tmp_path) as guest:
-        for cache in (owner, guest):
-            with pytest.raises(ValueTooLargeError, match="allowed are 0 to"):
-                cache["a"] = bytes(2 << 20)
-
-
-def test_volumes_are_rotated_for_guests(tmp_path: Path) -> None:
+def test_set_by_a_guest_rotates_full_volumes(tmp_path: Path) -> None:
     """What the loop cannot do is done by the thread."""
     with open_small(tmp_path, capacity="4MiB") as owner, open_small(tmp_path) as guest:
         for number in range(300):
@@ -175,7 +127,7 @@ def test_volumes_are_rotated_for_guests(tmp_path: Path) -> None:
         assert all(len(set(value)) == 1 for value in owner.values())
 
 
-def test_exclusive_keeps_other_processes_from_changing_the_cache(
+def test_exclusive_blocks_changes_of_other_processes(
     tmp_path: Path,
 ) -> None:
     """Whoever holds, reads and changes; the end of a holder releases."""
@@ -215,9 +167,7 @@ def test_exclusive_keeps_other_processes_from_changing_the_cache(
 @pytest.mark.slow
 @forking
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_processes_of_multiprocessing_count_together(
-    tmp_path: Path, method: str
-) -> None:
+def test_incr_of_many_processes_loses_no_change(tmp_path: Path, method: str) -> None:
     """No change is lost, whoever owns the directory and closes it meanwhile."""
     context: Any = multiprocessing.get_context(method)
     users = [
@@ -233,7 +183,7 @@ def test_processes_of_multiprocessing_count_together(
 
 
 @forking
-def test_forked_children_are_guests_of_their_parent(tmp_path: Path) -> None:
+def test_forked_children_become_guests_of_their_parent(tmp_path: Path) -> None:
     """As workers of a server that has opened the cache before it forks them."""
     begun, begin = os.pipe()
 
@@ -256,7 +206,7 @@ def test_forked_children_are_guests_of_their_parent(tmp_path: Path) -> None:
 
 
 @forking
-def test_forked_child_frees_what_its_parent_has_closed(tmp_path: Path) -> None:
+def test_forked_child_collects_a_closed_cache_without_waiting(tmp_path: Path) -> None:
     """The threads of a cache that was closed are not waited for there."""
     cache: Cache | None = open_small(tmp_path)
     assert cache is not None
@@ -269,7 +219,7 @@ def test_forked_child_frees_what_its_parent_has_closed(tmp_path: Path) -> None:
 
 
 @forking
-def test_forked_child_goes_on_when_its_parent_has_closed_the_cache(
+def test_forked_child_becomes_owner_after_its_parent_has_closed(
     tmp_path: Path,
 ) -> None:
     """Locks and connections end with the parent, although the child has inherited them."""
@@ -295,7 +245,7 @@ def test_forked_child_goes_on_when_its_parent_has_closed_the_cache(
 
 
 @pytest.mark.slow
-def test_others_go_on_after_the_owner_was_killed(tmp_path: Path) -> None:
+def test_guests_of_a_killed_owner_go_on_and_one_becomes_owner(tmp_path: Path) -> None:
     """What was acknowledged is there; one of them is the owner from then on."""
     programs = [Program(tmp_path) for _ in range(3)]
     assert programs[1].does("cache.set('a', b'1', ttl=1000) != ''") == "True"
@@ -311,7 +261,9 @@ def test_others_go_on_after_the_owner_was_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_guest_reads_while_the_owner_is_stopped(tmp_path: Path) -> None:
+def test_get_by_a_guest_while_the_owner_is_stopped_returns_values(
+    tmp_path: Path,
+) -> None:
     """By itself, from the index that is shared; also what is new, large, or not there."""
     owner = Program(tmp_path)
     with open_small(tmp_path) as guest:
@@ -335,7 +287,9 @@ def test_guest_reads_while_the_owner_is_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_guests_read_nothing_older_while_the_owner_writes(tmp_path: Path) -> None:
+def test_get_by_guests_while_the_owner_writes_returns_nothing_older(
+    tmp_path: Path,
+) -> None:
     """While segments grow, volumes are reused, and values are copied and deleted."""
     with open_small(tmp_path, capacity="16MiB") as owner:
         write_versions(owner, 4000, 1)
@@ -372,38 +326,6 @@ def test_reads_of_a_guest_reach_the_eviction_policy_of_the_owner(
         guest.kill()
 
 
-@pytest.mark.slow
-def test_tests_in_parallel_share_a_directory(tmp_path: Path) -> None:
-    """Of pytest-xdist."""
-    (tmp_path / "test_it.py").write_text(
-        "import pytest, volcache\n"
-        f"cache = volcache.open({str(tmp_path / 'cache')!r}, capacity='8MiB')\n"
-        "@pytest.mark.parametrize('n', range(20))\n"
-        "def test_it(n):\n"
-        "    cache[f'{n}'] = b'%d' % n\n"
-        "    assert cache[f'{n}'] == b'%d' % n\n"
-    )
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-n",
-            "2",
-            "-p",
-            "no:cacheprovider",
-            ".",
-        ],
-        cwd=tmp_path,
-        check=True,
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-    )
-    with open_small(tmp_path / "cache") as cache:
-        assert len(cache) == 20
-
-
 # --- The end of an owner during a call -----------------------------------------------
 
 
@@ -428,7 +350,7 @@ def lose_reply(guest: Cache, then: Callable[[], object] = bool) -> None:
         threading.Thread(target=forward, args=(theirs,)).start()
 
 
-def test_call_without_a_reply_is_repeated_if_that_does_no_harm(
+def test_call_without_a_reply_is_repeated_if_harmless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise an error says that it may have been made."""
@@ -461,7 +383,7 @@ def test_call_without_a_reply_is_repeated_if_that_does_no_harm(
 
 @pytest.mark.parametrize("ttl", [None, 1000])
 @pytest.mark.parametrize("newer", [b"newer", None])
-def test_set_without_a_reply_does_not_replace_a_newer_change(
+def test_set_without_a_reply_keeps_a_newer_change(
     tmp_path: Path, newer: bytes | None, ttl: int | None
 ) -> None:
     """Nobody knows whether it was made before that."""
@@ -486,7 +408,7 @@ def test_set_without_a_reply_does_not_replace_a_newer_change(
     ("mode", "allowed"),
     [(0o700, 0o200), (0o755, 0o200), (0o775, 0o220), (0o1777, 0o200)],
 )
-def test_who_may_write_to_the_directory_may_use_the_socket(
+def test_socket_has_the_write_permissions_of_the_directory(
     tmp_path: Path, mode: int, allowed: int
 ) -> None:
     """And nobody else."""
@@ -499,7 +421,7 @@ def test_who_may_write_to_the_directory_may_use_the_socket(
     assert not (tmp_path / "cache" / "socket").exists()
 
 
-def test_long_path_can_be_shared(tmp_path: Path) -> None:
+def test_open_of_a_long_path_is_shared(tmp_path: Path) -> None:
     """The kernel takes 107 bytes for the name of a socket."""
     directory = tmp_path / ("d" * 100) / ("e" * 100)
     directory.mkdir(parents=True)
@@ -508,7 +430,7 @@ def test_long_path_can_be_shared(tmp_path: Path) -> None:
         assert owner["a"] == b"1"
 
 
-def test_directory_without_sockets_is_used_by_one_process(
+def test_open_without_sockets_is_used_by_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on file systems that have none."""
@@ -577,7 +499,7 @@ def test_users_of_the_group_share_and_a_stranger_is_refused(
     third.kill()
 
 
-def test_nonsense_on_the_socket_is_refused(tmp_path: Path) -> None:
+def test_nonsense_on_the_socket_leaves_the_owner_serving(tmp_path: Path) -> None:
     """Whatever it is, the owner and its other guests go on."""
     chance = random.Random(SEED)  # noqa: S311 - Repeatable.
     with open_small(tmp_path) as owner:
@@ -598,7 +520,7 @@ def test_nonsense_on_the_socket_is_refused(tmp_path: Path) -> None:
             assert guest["a"] == b"1"
 
 
-def test_process_of_another_version_is_refused(
+def test_open_by_another_version_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As they may not understand each other."""
@@ -607,20 +529,6 @@ def test_process_of_another_version_is_refused(
         monkeypatch.setattr("volcache.sharing.owner.VERSION", 0)
         with pytest.raises(StorageLockedError, match="another version of volcache"):
             open_small(tmp_path)
-
-
-def test_closed_guest_refuses_every_call_and_leaves_the_owner_alone(
-    tmp_path: Path,
-) -> None:
-    """As an owner does."""
-    with open_small(tmp_path) as owner:
-        guest = open_small(tmp_path)
-        guest.close()
-        guest.close()
-        with pytest.raises(ClientUsageError, match="is closed"):
-            guest.get("a")
-        owner["a"] = b"1"
-        assert isinstance(owner._session.link, Owner)
 
 
 @pytest.mark.slow

