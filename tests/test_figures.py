@@ -10,15 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 import figures as counted
 from bench import report
-from support.parts import given_part, part_of, seconds_of
 from support.tables import rows
 
 CONTENT: Final = json.loads((report.DOCS / "bench" / "results.json").read_text())
@@ -123,25 +119,3 @@ def test_figures_of_the_tests_are_those_that_their_commands_have_counted() -> No
     """`make crash`, `sanitize` and `mutations` write both files."""
     document = counted.DOCUMENT.read_text()
     assert counted.filled(document) == document
-
-
-@pytest.mark.parametrize("parts", [1, 2, 7])
-def test_parts_have_each_test_once_and_take_equally_long(parts: int) -> None:
-    """None takes longer than the mean and the longest test together."""
-    cases = [f"a[{n}]" for n in range(9)] + [f"b[{n // 2}]" for n in range(50)] + ["c"]
-    seconds = {"a": 100, "c": 340}
-    found = [part_of(cases, seconds, number, parts) for number in range(1, parts + 1)]
-
-    assert sorted(chain(*found)) == list(range(len(cases)))
-    lengths = [sum(seconds_of(cases[at], seconds) for at in part) for part in found]
-    assert max(lengths) <= sum(lengths) / parts + 340
-
-
-def test_part_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs one part after the other would miss tests."""
-    for text in ("0/4", "5/4", "2", "1/4/2", "a/b"):
-        monkeypatch.setenv("PART", text)
-        with pytest.raises(
-            ValueError, match=f"PART={text} is no part; allowed is NUMBER"
-        ):
-            given_part()

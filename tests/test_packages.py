@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import tomllib
 import zipfile
@@ -95,18 +94,6 @@ def test_every_place_has_the_same_version() -> None:
     assert set(found.values()) == {volcache.__version__}
 
 
-def test_classifiers_begin_with_the_required_version() -> None:
-    """And no other statement of versions differs."""
-    versions = [
-        found[1]
-        for line in PROJECT["classifiers"]
-        if (found := re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", line))
-    ]
-    assert PROJECT["requires-python"] == f">={versions[0]}"
-    numbers = [int(version.partition(".")[2]) for version in versions]
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-
-
 # --- Without the packages of the server ------------------------------------------------
 
 
@@ -154,7 +141,7 @@ def test_serve_without_its_packages_names_the_extra(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tools_work_without_the_packages_of_the_server(tmp_path: Path) -> None:
+def test_commands_without_the_packages_of_the_server_work(tmp_path: Path) -> None:
     """On the files of a store, and of an instance that does not answer."""
     store = tmp_path / "store"
     program = f"""{WITHOUT}

@@ -116,7 +116,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 @pytest.mark.skipif(
     not may_build(), reason="needs root, podman, runc, mmdebstrap and make wheels"
 )
-def test_image_serves_and_keeps_values_after_kill(engine: Engine) -> None:
+def test_image_after_a_kill_serves_its_values(engine: Engine) -> None:
     """It is process 1 and the user of the manual, and ends by SIGTERM."""
     port = pick_port()
     url = f"http://127.0.0.1:{port}"

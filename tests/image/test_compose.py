@@ -64,7 +64,7 @@ def test_services_are_as_described() -> None:
     assert named == set(PROJECT["volumes"])
 
 
-def test_files_of_the_composition_exist() -> None:
+def test_compose_mounts_files_that_exist() -> None:
     """They are read-only, and nginx's replace files that exist."""
     found = 0
     for service in SERVICES.values():
@@ -79,7 +79,7 @@ def test_files_of_the_composition_exist() -> None:
     assert found == 13
 
 
-def test_images_are_pinned() -> None:
+def test_compose_images_are_pinned() -> None:
     """By a version; that of the instances is the one of this tree."""
     for name, service in SERVICES.items():
         tag = service["image"].rpartition(":")[2]
@@ -89,7 +89,7 @@ def test_images_are_pinned() -> None:
             assert service["build"]["args"] == {"VERSION": __version__}
 
 
-def test_settings_of_the_instances_are_valid() -> None:
+def test_compose_settings_are_valid() -> None:
     """With the tokens that .env may have; without, everyone may write."""
     for name in INSTANCES:
         config = Sources(None, SERVICES[name]["environment"]).load()
@@ -102,7 +102,7 @@ def test_settings_of_the_instances_are_valid() -> None:
 
 
 @rows(1, 3, 12, 100)
-def test_lists_of_the_instances_are_the_same(number: int) -> None:
+def test_scale_makes_equal_lists_of_instances(number: int) -> None:
     """That of nginx, that of Prometheus, and the addresses."""
     project, names = composed(number), [f"disk{n}" for n in range(1, number + 1)]
     services = project["services"]
@@ -137,7 +137,7 @@ def test_lists_of_the_instances_are_the_same(number: int) -> None:
         assert environment["VOLCACHE_ADMIN_HOSTS"] == name
 
 
-def test_nothing_but_nginx_can_be_published_to_a_network() -> None:
+def test_compose_publishes_nginx_only() -> None:
     """Instances and memcached are on no network but the internal one."""
     assert PROJECT["networks"]["inside"]["internal"] is True
     ports = {n: s["ports"] for n, s in SERVICES.items() if "ports" in s}
@@ -152,7 +152,7 @@ def test_nothing_but_nginx_can_be_published_to_a_network() -> None:
         assert list(SERVICES[name]["networks"]) == ["inside"]
 
 
-def test_every_service_is_bounded_and_restarted() -> None:
+def test_compose_services_are_bounded_and_restarted() -> None:
     """Memory, processes, logs and privileges; each has a health check."""
     for name, service in SERVICES.items():
         assert service["mem_limit"], name
@@ -169,7 +169,7 @@ def test_every_service_is_bounded_and_restarted() -> None:
 
 
 @rows("nginx", "memcached")
-def test_health_check_needs_an_answer(name: str) -> None:
+def test_compose_health_check_needs_an_answer(name: str) -> None:
     """Where nothing listens, or something else does, it fails."""
     *_, script = SERVICES[name]["healthcheck"]["test"]
     port = {"nginx": "8080", "memcached": "11211"}[name]
@@ -184,7 +184,7 @@ def test_health_check_needs_an_answer(name: str) -> None:
     assert ended(["bash", "-c", refused]).returncode == 1
 
 
-def test_ports_of_nginx_agree() -> None:
+def test_compose_ports_of_nginx_agree() -> None:
     """That which is published, and that of the metrics."""
     listen = (COMPOSE / "nginx" / "listen.conf").read_text()
     assert re.findall(r"^listen (\d+) ", listen, re.MULTILINE) == ["8080"]
@@ -197,7 +197,7 @@ def test_ports_of_nginx_agree() -> None:
     assert SERVICES["nginx-exporter"]["network_mode"] == "service:prometheus"
 
 
-def test_prometheus_finds_its_files() -> None:
+def test_compose_prometheus_finds_its_files() -> None:
     """Beside the file that its command names."""
     scrape = yaml.safe_load((ROOT / "conf/prometheus/scrape.yml").read_text())
     (job, _) = scrape["scrape_configs"]
@@ -208,7 +208,7 @@ def test_prometheus_finds_its_files() -> None:
     )
 
 
-def test_grafana_is_provisioned_with_the_dashboard() -> None:
+def test_compose_grafana_has_the_dashboard() -> None:
     """Its source of data is the Prometheus of the composition."""
     folder = GRAFANA / "provisioning"
     sources = yaml.safe_load((folder / "datasources" / "volcache.yml").read_text())
@@ -250,7 +250,7 @@ class ComposedNginx(NamedNginx):
 
 @pytest.mark.integration
 @pytest.mark.skipif(not may_mount(), reason="no mount namespaces are allowed here")
-def test_keys_belong_to_names_and_not_to_addresses(tmp_path: Path) -> None:
+def test_compose_nginx_spreads_keys_by_names_of_services(tmp_path: Path) -> None:
     """When containers get other addresses, each key stays on its volume."""
     paths = [f"/spread/{n}" for n in range(300)]
     wanted = ring_names(INSTANCES, paths)

@@ -29,7 +29,7 @@ def is_healthy(environ: Mapping[str, str]) -> bool:
 
 
 @pytest.mark.integration
-def test_instance_is_healthy_while_it_answers(tmp_path: Path) -> None:
+def test_health_check_of_an_instance_follows_its_state(tmp_path: Path) -> None:
     """Not when its process is stopped or killed, and again after the next start."""
     settings = {"volume_size": 16 << 20, "ip": "127.0.0.1"}
     with ServerProcess(tmp_path / "data", settings=settings) as server:
@@ -54,7 +54,7 @@ def test_instance_is_healthy_while_it_answers(tmp_path: Path) -> None:
     b"200 200" * 100,
     b"",
 )
-def test_another_answer_is_not_healthy(answer: bytes) -> None:
+def test_health_check_of_another_answer_fails(answer: bytes) -> None:
     """Another status, not HTTP, or nothing."""
     with ScriptedServer(closing([], answer)) as server:
         environ = {"VOLCACHE_IP": "127.0.0.1", "VOLCACHE_PORT": str(server.port)}
@@ -62,12 +62,12 @@ def test_another_answer_is_not_healthy(answer: bytes) -> None:
 
 
 @rows("0", "65536", "x", "-1", "9" * 5000, "²", "1 2")
-def test_port_that_cannot_be_asked_is_not_healthy(port: str) -> None:
+def test_health_check_of_a_wrong_port_fails(port: str) -> None:
     """It is what the operator has set."""
     assert not is_healthy({"VOLCACHE_IP": "127.0.0.1", "VOLCACHE_PORT": port})
 
 
-def test_nothing_that_listens_is_not_healthy() -> None:
+def test_health_check_without_a_listener_fails() -> None:
     """Also at the address of all of IPv6."""
     port = pick_port("::1") if Path("/proc/net/if_inet6").exists() else pick_port()
     assert not is_healthy({"VOLCACHE_IP": "::", "VOLCACHE_PORT": str(port)})

@@ -103,7 +103,7 @@ def test_manifest_is_that_of_the_chart(helm: Callable[..., str]) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", [1, 3, 12])
-def test_one_number_scales_it(
+def test_chart_with_a_number_of_replicas_scales_all_lists(
     helm: Callable[..., str], number: int, tmp_path: Path
 ) -> None:
     """Pods, their Services, the list, and what makes pods read the list again."""
@@ -143,7 +143,7 @@ OPTIONS: Final = (
 
 
 @pytest.mark.nightly
-def test_options_of_the_chart_reach_its_objects(helm: Callable[..., str]) -> None:
+def test_chart_options_reach_its_objects(helm: Callable[..., str]) -> None:
     """Memcached has SRV records, and Prometheus the labels of the dashboard."""
     text = rendered(helm, *OPTIONS)
     ports = one("Service", "volcache-pods", text)["spec"]["ports"]
@@ -173,7 +173,7 @@ def test_options_of_the_chart_reach_its_objects(helm: Callable[..., str]) -> Non
     assert own.keys() == {path.name for path in SOURCE.rglob("*.conf")}
 
 
-def test_each_pod_has_a_volume_of_its_own() -> None:
+def test_manifest_mounts_a_volume_for_each_pod() -> None:
     """At the mount point of the image, for its user."""
     (claim,) = INSTANCES["spec"]["volumeClaimTemplates"]
     mounts = {m["name"]: m["mountPath"] for m in container(INSTANCES)["volumeMounts"]}
@@ -185,7 +185,7 @@ def test_each_pod_has_a_volume_of_its_own() -> None:
     assert INSTANCES["spec"]["podManagementPolicy"] == "Parallel"
 
 
-def test_settings_of_the_instances_are_valid() -> None:
+def test_manifest_settings_are_valid() -> None:
     """Each knows its own name, and no variable of a Service is one."""
     environ = {
         v["name"]: v.get("value", "volcache-0") for v in container(INSTANCES)["env"]
@@ -204,7 +204,7 @@ def test_settings_of_the_instances_are_valid() -> None:
     assert all(pod(workload)["enableServiceLinks"] is False for workload in WORKLOADS)
 
 
-def test_probes_ask_what_answers() -> None:
+def test_manifest_probes_ask_paths_that_answer() -> None:
     """Restarted if it hangs, and asked only while it can serve."""
     probes = container(INSTANCES)
     assert [
@@ -217,7 +217,7 @@ def test_probes_ask_what_answers() -> None:
         assert container(workload)["ports"] == [{"name": "http", "containerPort": port}]
 
 
-def test_selectors_find_their_pods() -> None:
+def test_manifest_selectors_find_their_pods() -> None:
     """Of Services, budgets, and the policy; one pod at a time is taken away."""
     labels = {
         w["metadata"]["name"]: w["spec"]["template"]["metadata"]["labels"]
@@ -245,7 +245,7 @@ def test_selectors_find_their_pods() -> None:
     assert all(allowed.items() <= own.items() for own in labels.values())
 
 
-def test_no_container_has_privileges() -> None:
+def test_manifest_containers_have_no_privileges() -> None:
     """No root, no writable file system, no token of the cluster."""
     for workload in WORKLOADS:
         assert pod(workload)["securityContext"]["runAsNonRoot"] is True
@@ -297,7 +297,7 @@ class PodNginx(NamedNginx):
 
 @pytest.mark.integration
 @pytest.mark.skipif(not may_mount(), reason="no mount namespaces are allowed here")
-def test_keys_belong_to_the_names_of_pods(tmp_path: Path) -> None:
+def test_manifest_nginx_spreads_keys_by_names_of_pods(tmp_path: Path) -> None:
     """Which are those of their Services, with addresses that stay."""
     paths = [f"/spread/{n}" for n in range(100)]
     names = ["volcache-0", "volcache-1", "volcache-2"]
@@ -306,7 +306,7 @@ def test_keys_belong_to_the_names_of_pods(tmp_path: Path) -> None:
         assert nginx.names_of(paths) == ring_names(names, paths)
 
 
-def test_files_of_nginx_fit_one_flat_folder() -> None:
+def test_files_of_nginx_fit_one_config_map() -> None:
     """The keys of a ConfigMap are names without folders, and 1 MiB together."""
     paths = list(SOURCE.rglob("*.conf"))
     assert len({path.name for path in paths}) == len(paths)

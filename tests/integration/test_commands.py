@@ -41,7 +41,7 @@ def run(
     return done.returncode, done.stdout, done.stderr.decode()
 
 
-def test_value_comes_back_from_a_file_and_from_a_pipe(
+def test_put_and_get_by_file_and_pipe_return_the_bytes(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     """Byte for byte; nothing else is printed."""
@@ -63,7 +63,7 @@ def test_value_comes_back_from_a_file_and_from_a_pipe(
 
 
 @pytest.mark.parametrize("length", [MIB + 1, 20 * MIB])
-def test_value_that_is_too_large_is_refused_with_the_limit(
+def test_put_of_a_value_too_large_names_the_limit(
     server: ServerProcess, tmp_path: Path, length: int
 ) -> None:
     """Also while it is still sent."""
@@ -78,7 +78,7 @@ def test_value_that_is_too_large_is_refused_with_the_limit(
         assert err.endswith(" bytes long; allowed are 0 to 1048576\n")
 
 
-def test_metadata_of_a_put_is_stored(server: ServerProcess, tmp_path: Path) -> None:
+def test_put_with_metadata_stores_it(server: ServerProcess, tmp_path: Path) -> None:
     """Type, encoding and lifetime; --if-absent keeps what is there. With a token file."""
     (tmp_path / "token").write_text(f"{WRITE}\n")
     options = ["--content-type", "a/b", "--content-encoding", "gzip", "--max-age", "99"]
@@ -99,7 +99,7 @@ def test_metadata_of_a_put_is_stored(server: ServerProcess, tmp_path: Path) -> N
     assert answer.headers["Cache-Control"].startswith("max-age=9")
 
 
-def test_key_that_is_not_there_cannot_be_deleted(server: ServerProcess) -> None:
+def test_rm_of_a_missing_key_fails_without_force(server: ServerProcess) -> None:
     """It is an error unless --force is given."""
     assert run(server, "put", "x", data=b"1")[0] == 0
     assert run(server, "rm", "x") == (0, b"", "")
@@ -107,7 +107,7 @@ def test_key_that_is_not_there_cannot_be_deleted(server: ServerProcess) -> None:
     assert run(server, "rm", "-f", "x") == (0, b"", "")
 
 
-def test_address_is_never_taken_for_a_key(
+def test_address_in_the_place_of_a_key_is_refused(
     server: ServerProcess, servers: Servers
 ) -> None:
     """All commands have KEY before TARGET; only behind -- may a key look like a TARGET."""
@@ -132,7 +132,7 @@ def test_address_is_never_taken_for_a_key(
         assert run(server, "rm", "--", name) == (0, b"", "")
 
 
-def test_keys_are_listed(server: ServerProcess) -> None:
+def test_ls_with_a_prefix_lists_its_keys(server: ServerProcess) -> None:
     """Those with a prefix, percent-encoded; `get --encoded` takes them as they are."""
     keys = [f"ls/{number} %\udcff?" for number in (0, 1, 10)]
     for key in (*keys, "other"):
@@ -150,7 +150,7 @@ def test_keys_are_listed(server: ServerProcess) -> None:
     assert err == "volcache: 127.0.0.1:1: cannot connect: Connection refused\n"
 
 
-def test_keys_of_several_instances_are_those_of_the_client(
+def test_commands_for_a_cluster_use_the_instance_of_the_client(
     servers: Servers, tmp_path: Path
 ) -> None:
     """`VOLCACHE_TARGET` names them; each key is on one of them."""

@@ -70,7 +70,7 @@ def values_at(url: str, prefix: str, keys: object) -> dict[str, bytes]:
     return {key: one.content for key, one in found.items() if one.ok}
 
 
-def test_folder_is_loaded_through_the_ring(
+def test_load_of_a_folder_stores_through_the_ring(
     cluster: tuple[Path, str], folder: Path
 ) -> None:
     """By the list, and by nginx; what is no file is left out."""
@@ -87,7 +87,7 @@ def test_folder_is_loaded_through_the_ring(
         assert shown["Cache-Control"].startswith("max-age=3")
 
 
-def test_archive_and_list_are_read_from_standard_input(
+def test_load_from_standard_input_reads_archive_or_list(
     cluster: tuple[Path, str], tmp_path: Path, folder: Path
 ) -> None:
     """An archive may also be a file."""
@@ -116,7 +116,7 @@ def test_archive_and_list_are_read_from_standard_input(
     assert values_at(cluster[1], f"{folder.name}/", FILES) == FILES
 
 
-def test_load_restores_everything_that_an_export_wrote(tmp_path: Path) -> None:
+def test_load_of_an_export_restores_everything(tmp_path: Path) -> None:
     """Any key, type, encoding, directives, flags and lifetime; through the pipe."""
     dice = random.Random(3)  # noqa: S311 - Of values.
     keys = [
@@ -165,7 +165,7 @@ def test_load_restores_everything_that_an_export_wrote(tmp_path: Path) -> None:
     assert records("after") == records("before")
 
 
-def test_refused_files_are_left_out_and_a_wrong_token_ends_it(
+def test_load_of_refused_files_leaves_them_out(
     servers: Servers, tmp_path: Path
 ) -> None:
     """The others are stored."""
@@ -189,7 +189,7 @@ def test_refused_files_are_left_out_and_a_wrong_token_ends_it(
 HEEDING = "import signal; signal.signal(2, signal.default_int_handler); "
 
 
-def test_load_goes_on_after_ctrl_c(folder: Path, tmp_path: Path) -> None:
+def test_load_after_ctrl_c_resumes(folder: Path, tmp_path: Path) -> None:
     """
     It ends while it waits for a name; what it has read is stored.
 
@@ -239,7 +239,7 @@ def test_load_goes_on_after_ctrl_c(folder: Path, tmp_path: Path) -> None:
     assert run_volcache(*words).returncode == 2
 
 
-def test_broken_connections_and_busy_instances_lose_nothing(folder: Path) -> None:
+def test_load_over_broken_connections_loses_nothing(folder: Path) -> None:
     """Requests without an answer are sent again, and those with a 503."""
     dice = random.Random(5)  # noqa: S311 - Of failures.
     stored: set[bytes] = set()
@@ -261,7 +261,7 @@ def test_broken_connections_and_busy_instances_lose_nothing(folder: Path) -> Non
     assert stored == {f"/{name}".encode() for name in FILES}
 
 
-def test_files_of_an_instance_that_is_down_are_named(
+def test_load_with_an_instance_down_names_its_files(
     folder: Path, tmp_path: Path, servers: Servers
 ) -> None:
     """Those of the others are stored; --resume goes on with the first that is not."""
@@ -285,9 +285,7 @@ def test_files_of_an_instance_that_is_down_are_named(
         assert values_at(server.url, "", FILES) == FILES
 
 
-def test_values_of_cachefs_are_all_found_and_none_is_wrong(
-    servers: Servers, tmp_path: Path
-) -> None:
+def test_load_of_cachefs_finds_all_values(servers: Servers, tmp_path: Path) -> None:
     """10,000 keys, with deletions, other values for a key and volumes written again."""
     dice = random.Random(7)  # noqa: S311 - Of a workload.
     store = CacheFs(tmp_path / "old", volumes=8, size=128 << 10)
@@ -307,7 +305,7 @@ def test_values_of_cachefs_are_all_found_and_none_is_wrong(
     assert {key.encode(): value for key, value in found.items()} == expected
 
 
-def test_mount_point_of_volcache_is_not_read_as_that_of_cachefs(tmp_path: Path) -> None:
+def test_load_of_a_mount_point_says_what_to_do(tmp_path: Path) -> None:
     """It is named what to do."""
     with ServerProcess(tmp_path / "store"):
         pass

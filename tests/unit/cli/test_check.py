@@ -49,7 +49,7 @@ def flip_a_thousand(directory: Path) -> tuple[list[Extent], set[tuple[int, int]]
 
 
 @pytest.mark.slow
-def test_a_thousand_flipped_bytes_are_reported_exactly(
+def test_check_after_a_thousand_flips_reports_each_damaged_record(
     directory: Path, run: Run
 ) -> None:
     """
@@ -93,7 +93,7 @@ def damage_index_files(directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_after_a_repair_only_damaged_values_are_reported(
+def test_repair_of_damaged_index_files_keeps_all_readable_values(
     directory: Path, run: Run
 ) -> None:
     """The headers of the records have all keys: no volume is left out."""
@@ -120,7 +120,7 @@ def test_after_a_repair_only_damaged_values_are_reported(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_damage_to_any_file_gets_a_verdict(
+def test_check_and_repair_of_any_damage_end_with_a_verdict(
     directory: Path, run: Run, seed: int
 ) -> None:
     """Flipped, cut, random, missing, directories and pipes: never a traceback."""
@@ -168,7 +168,7 @@ REPLACEMENTS: list[Damage] = [
 ]
 
 
-def test_golden_directories_have_their_verdicts(run: Run) -> None:
+def test_check_of_golden_directories_counts_their_damage(run: Run) -> None:
     """A torn tail is not damage."""
     for name, code, counts in (
         ("healthy", 0, (0, 0, 0, 0)),
@@ -184,7 +184,7 @@ def test_golden_directories_have_their_verdicts(run: Run) -> None:
         assert len(found.lines) == sum(counts) + 1
 
 
-def test_json_has_an_object_for_each_finding(run: Run) -> None:
+def test_check_json_has_an_object_for_each_finding(run: Run) -> None:
     """And counts them by kind."""
     directory = str(GOLDEN / "torn_tail")
     code, out, _ = run("check", directory, "--json")
@@ -205,7 +205,7 @@ def test_json_has_an_object_for_each_finding(run: Run) -> None:
     }
 
 
-def test_flipped_byte_outside_of_records_is_reported_with_its_file(
+def test_check_of_a_flip_outside_of_records_names_the_file(
     tmp_path: Path, run: Run
 ) -> None:
     """META.txt, an index file, the header of the active volume and of another one."""
@@ -222,7 +222,7 @@ def test_flipped_byte_outside_of_records_is_reported_with_its_file(
         assert [line.split()[:2] for line in found.lines[:-1]] == [["damaged", file]]
 
 
-def test_damaged_hot_txt_is_reported_and_removed(directory: Path, run: Run) -> None:
+def test_repair_of_a_damaged_hot_txt_removes_it(directory: Path, run: Run) -> None:
     """It is replaced as a whole, so a part of it is damage as well; none is not."""
     versions = make_keys()
     versions.promote(b"key")

@@ -33,7 +33,7 @@ def names(fleet: list[StatsServer]) -> list[str]:
     return [one.name for one in fleet]
 
 
-def test_status_lists_all_instances_and_totals(
+def test_status_of_healthy_instances_lists_them_with_totals(
     fleet: list[StatsServer], names: list[str], run: Run
 ) -> None:
     """Exit code 0: all are healthy. There are no colours in a pipe; `top` is the same."""
@@ -46,7 +46,7 @@ def test_status_lists_all_instances_and_totals(
         assert (code, "\x1b" in out, err) == (0, False, "")
 
 
-def test_status_shows_the_worst_first(
+def test_status_of_an_unhealthy_instance_lists_the_worst_first(
     fleet: list[StatsServer], names: list[str], run: Run
 ) -> None:
     """Exit code 1: one is not healthy. With --problems, the others have no line."""
@@ -65,7 +65,7 @@ def test_status_shows_the_worst_first(
     assert found["instances"][0]["problem"] == "Connection refused"
 
 
-def test_without_a_target_that_of_the_environment_is_asked(
+def test_status_without_a_target_asks_that_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """Then the list where nginx has it on Debian."""
@@ -82,7 +82,7 @@ def test_without_a_target_that_of_the_environment_is_asked(
     assert (code, "/etc/nginx/volcache/instances.conf: there is no" in err) == (2, True)
 
 
-def test_top_is_written_over_until_ctrl_c(
+def test_top_on_a_terminal_fits_it_until_ctrl_c(
     names: list[str], monkeypatch: pytest.MonkeyPatch, screens: Screens
 ) -> None:
     """The report fits the terminal, and says how many lines are left out."""
@@ -99,7 +99,7 @@ def test_top_is_written_over_until_ctrl_c(
     assert not any("\x1b[3" in text for text in shown)
 
 
-def test_a_flush_is_done_on_all_instances(
+def test_flush_with_failures_goes_on_and_lists_them(
     fleet: list[StatsServer], run: Run, tmp_path: Path
 ) -> None:
     """Also if some fail: those are listed last, and the exit code is 1."""
@@ -119,7 +119,7 @@ def test_a_flush_is_done_on_all_instances(
     assert code == 1
 
 
-def test_a_flush_needs_a_confirmation(
+def test_flush_without_a_confirmation_changes_nothing(
     fleet: list[StatsServer],
     names: list[str],
     run: Run,
@@ -142,7 +142,7 @@ def test_a_flush_needs_a_confirmation(
     assert all(one.told for one in fleet)
 
 
-def test_check_config_tells_what_differs(
+def test_check_config_of_different_settings_names_them(
     fleet: list[StatsServer], names: list[str], run: Run
 ) -> None:
     """Exit code 1 if anything does."""
@@ -158,7 +158,9 @@ def test_check_config_tells_what_differs(
     assert json.loads(found.out)["findings"][0]["instances"] == [fleet[1].name]
 
 
-def test_diff_has_what_is_the_same_on_machines_once(tmp_path: Path, run: Run) -> None:
+def test_render_diff_of_many_machines_shows_equal_changes_once(
+    tmp_path: Path, run: Run
+) -> None:
     """The lists of 40 machines are two diffs, not 80; the machines are named."""
     lines = [f'm{n} = "10.0.0.{n}"' for n in range(40)]
     inventory = tmp_path / "inventory.toml"
@@ -173,7 +175,7 @@ def test_diff_has_what_is_the_same_on_machines_once(tmp_path: Path, run: Run) ->
     assert len(out.splitlines()) < 200
 
 
-def test_render_tells_what_it_did_and_what_is_next(tmp_path: Path, run: Run) -> None:
+def test_render_prints_what_changed_and_what_is_next(tmp_path: Path, run: Run) -> None:
     """With --diff nothing is written, and the exit code is 1 if anything would be."""
     inventory, folder = tmp_path / "inventory.toml", tmp_path / "rendered"
     words = ["cluster", "render", folder, "--inventory", inventory]
@@ -217,7 +219,7 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "log"
 
 
-def test_restart_waits_until_each_instance_is_ready(
+def test_restart_waits_for_each_instance_and_ends_at_a_failure(
     systemctl: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One after the other; the first that fails is the last, with the reason."""
@@ -264,7 +266,7 @@ def test_restart_waits_until_each_instance_is_ready(
         )
 
 
-def test_restart_may_be_by_another_command(tmp_path: Path, run: Run) -> None:
+def test_restart_by_another_command_passes_the_port(tmp_path: Path, run: Run) -> None:
     """Which is given the port; also on the other machines."""
     with ScriptedServer(answering(lambda _: value(b"ready\n"))) as server:
         port = server.name.partition(":")[2]
@@ -282,7 +284,7 @@ def test_restart_may_be_by_another_command(tmp_path: Path, run: Run) -> None:
     assert shown == [f"{other} 'docker restart c{{port}}' 192.0.2.1:1"]
 
 
-def test_drain_takes_an_instance_out_of_all_lists_and_back(
+def test_drain_and_back_change_all_lists_and_restore_them(
     tmp_path: Path, run: Run
 ) -> None:
     """The inventory keeps its comments; the list before the last change stays."""
@@ -336,7 +338,7 @@ def test_drain_takes_an_instance_out_of_all_lists_and_back(
         ("[ nginx ]\n", 5),
     ],
 )
-def test_drain_changes_a_list_of_several_lines_or_names_the_line(
+def test_drain_of_a_list_it_cannot_change_names_the_line(
     tmp_path: Path, run: Run, before: str, after: str | int
 ) -> None:
     """A comment in the list would be lost: nothing is changed."""
@@ -355,7 +357,7 @@ def test_drain_changes_a_list_of_several_lines_or_names_the_line(
         assert [*tmp_path.iterdir()] == [inventory]
 
 
-def test_operator_is_asked_where_admin_listen_says(
+def test_status_with_admin_listen_asks_that_address(
     fleet: list[StatsServer], tmp_path: Path, run: Run
 ) -> None:
     """Also by Prometheus; the name and the address of the keys stay."""
@@ -375,7 +377,9 @@ def test_operator_is_asked_where_admin_listen_says(
     assert (shown["name"], shown["url"]) == ("a:7", "http://127.0.0.1:7")
 
 
-def test_restart_tells_what_to_do_on_other_machines(systemctl: Path, run: Run) -> None:
+def test_restart_print_shows_commands_for_other_machines(
+    systemctl: Path, run: Run
+) -> None:
     """With --print, nothing is restarted."""
     names = ["192.0.2.1:1", "127.0.0.1:1", "192.0.2.1:2", "h.invalid:1"]
     assert run("cluster", "restart", "--print", *names).lines == [

@@ -31,7 +31,7 @@ def check(run: Run) -> Run:
     return partial(run, "config", "check")
 
 
-def test_all_wrong_settings_are_listed_with_their_lines(
+def test_config_check_of_wrong_settings_lists_all_with_lines(
     path: Path, check: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the file, the environment and the options; tokens are not shown."""
@@ -67,7 +67,7 @@ def test_all_wrong_settings_are_listed_with_their_lines(
     assert second.startswith("volcache: environment variable VOLCACHE_VOLUME_NUM: ")
 
 
-def test_show_lists_all_settings_with_their_sources(
+def test_config_check_show_lists_settings_with_sources(
     path: Path, check: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As TOML, but tokens."""
@@ -87,7 +87,7 @@ def test_show_lists_all_settings_with_their_sources(
     assert "geheim" not in out
 
 
-def test_warnings_do_not_change_the_exit_code(path: Path, check: Run) -> None:
+def test_config_check_with_warnings_exits_0(path: Path, check: Run) -> None:
     """They are about settings that are allowed; without a file, there is none."""
     assert check() == (0, "ok\n", "")
     for text, warning in tomllib.loads(CASES.read_text())["warnings"].items():
@@ -103,9 +103,7 @@ def test_warnings_do_not_change_the_exit_code(path: Path, check: Run) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_mount_point_that_cannot_be_written_is_a_warning(
-    path: Path, check: Run
-) -> None:
+def test_config_check_of_a_read_only_mount_point_warns(path: Path, check: Run) -> None:
     """It names the user of the check, who may be another than the server's."""
     (path.parent / "data").chmod(0o500)
     path.write_text("")
@@ -114,7 +112,9 @@ def test_mount_point_that_cannot_be_written_is_a_warning(
     assert 'mount_point = "data" is not writable by the user ' in errors
 
 
-def test_list_of_the_ring_is_read(path: Path, check: Run, tmp_path: Path) -> None:
+def test_config_check_of_a_ring_reads_its_list(
+    path: Path, check: Run, tmp_path: Path
+) -> None:
     """It must have the instance; with failover.conf, there should be none."""
     nginx = tmp_path / "nginx"
     (nginx / "volcache").mkdir(parents=True)

@@ -15,7 +15,7 @@ from volcache.cli.dump import STATES, dump
 GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
 
 
-def test_each_record_is_one_line_in_the_order_of_the_disk(run: Run) -> None:
+def test_dump_prints_a_line_for_each_record_in_disk_order(run: Run) -> None:
     """All columns, and all states a healthy directory has."""
     code, out, _ = run("dump", GOLDEN / "healthy")
     lines = out.splitlines()
@@ -29,7 +29,7 @@ def test_each_record_is_one_line_in_the_order_of_the_disk(run: Run) -> None:
     assert {place[:2] for place in places} == {(2, 3), (0, 4), (1, 5)}
 
 
-def test_expired_and_damaged_records_have_their_states(tmp_path: Path) -> None:
+def test_dump_of_expired_and_damaged_records_shows_their_states(tmp_path: Path) -> None:
     """A record is live up to the millisecond it expires; a changed value is damaged."""
     directory = tmp_path / "store"
     shutil.copytree(GOLDEN / "healthy", directory)
@@ -42,7 +42,7 @@ def test_expired_and_damaged_records_have_their_states(tmp_path: Path) -> None:
         assert states["a/hello.txt"] == "damaged"
 
 
-def test_json_names_each_column(run: Run) -> None:
+def test_dump_json_names_each_column(run: Run) -> None:
     """One object per line; numbers are numbers, and a type may be missing."""
     healthy = str(GOLDEN / "healthy")
     *rows, last = map(json.loads, run("dump", "--json", healthy).lines)
@@ -56,7 +56,7 @@ def test_json_names_each_column(run: Run) -> None:
     }
 
 
-def test_keys_are_those_of_live_records(tmp_path: Path, run: Run) -> None:
+def test_dump_keys_prints_each_live_key_once(tmp_path: Path, run: Run) -> None:
     """Each key once, without superseded records; the whole dump has every record."""
     fill(tmp_path / "store")
     keys = run("dump", "--keys", tmp_path / "store").lines

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 CHANGED = Path("nginx", "volcache", "instances.conf")
 
 
-def test_files_are_those_of_the_project(
+def test_files_into_a_new_folder_writes_those_of_the_project(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
@@ -49,7 +49,9 @@ def test_files_are_those_of_the_project(
     assert files_of(tmp_path / "empty") == {}
 
 
-def test_changed_files_are_replaced_with_force_only(tmp_path: Path, run: Run) -> None:
+def test_files_over_changed_ones_replaces_them_with_force_only(
+    tmp_path: Path, run: Run
+) -> None:
     """Without it, nothing is written, also no file that is missing; five are named."""
     run("files", tmp_path)
     whole = files_of(tmp_path)
@@ -82,7 +84,7 @@ def test_changed_files_are_replaced_with_force_only(tmp_path: Path, run: Run) ->
     assert (code, summary) == (0, f"2 files written, {len(whole) - 2} unchanged")
 
 
-def test_files_of_the_installation_are_preferred(
+def test_files_prefers_those_of_the_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """To what may be beside the folder of the package; without both, it is an error."""

@@ -110,7 +110,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
-def test_wrong_arguments_are_one_line(run: Run) -> None:
+def test_wrong_arguments_print_one_line_and_exit_2(run: Run) -> None:
     """Exit code 2, and what is allowed or where to find help."""
     for words, message in REFUSED.items():
         code, out, err = run(*words)
@@ -118,7 +118,7 @@ def test_wrong_arguments_are_one_line(run: Run) -> None:
         assert err.startswith(f"volcache: {message}"), words
 
 
-def test_what_cannot_be_used_is_one_line(
+def test_unusable_files_print_one_line_and_exit_1(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 1; nothing is created, and a running store is not disturbed."""
@@ -138,7 +138,7 @@ def test_what_cannot_be_used_is_one_line(
     store.close()
 
 
-def test_error_is_one_line_and_an_exit_code(wiring: Wiring, run: Run) -> None:
+def test_serve_with_an_error_prints_one_line(wiring: Wiring, run: Run) -> None:
     """An error of the package has no traceback."""
     for error, code in (
         (ConfigError("a setting"), 2),
@@ -154,7 +154,7 @@ def test_error_is_one_line_and_an_exit_code(wiring: Wiring, run: Run) -> None:
         run("serve")
 
 
-def test_serve_runs_with_the_settings_of_its_file(
+def test_serve_merges_file_environment_and_options(
     wiring: Wiring, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Options override the file; without a file, there are defaults and environment."""
@@ -173,7 +173,7 @@ def test_serve_runs_with_the_settings_of_its_file(
     assert err.startswith("volcache: environment variable VOLC")
 
 
-def test_server_that_cannot_start_is_one_line(tmp_path: Path) -> None:
+def test_server_with_an_unusable_log_prints_one_line(tmp_path: Path) -> None:
     """`python src/` is `volcache serve`, in any directory and without packages."""
     for name, path, reason in (
         ("log_file", tmp_path / "missing" / "log", "No such file or directory"),
@@ -194,13 +194,13 @@ def test_server_that_cannot_start_is_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_version_is_printed(run: Run) -> None:
+def test_version_prints_name_and_version(run: Run) -> None:
     """Name and version."""
     for words in (["--version"], ["-V"], ["serve", "--version"], ["check", "-V"]):
         assert run(*words) == (0, f"volcache {volcache.__version__}\n", "")
 
 
-def test_help_has_all_commands_and_examples(run: Run) -> None:
+def test_help_lists_all_commands_and_examples(run: Run) -> None:
     """Also without arguments; a command of commands shows it if none is given."""
     shown = [run(*words) for words in ([], ["--help"], ["help"])]
     assert "example: volcache serve conf/volcache.toml" in shown[0].out
@@ -232,7 +232,7 @@ def test_help_has_all_commands_and_examples(run: Run) -> None:
     (["rm", "a", "-f", "b:1"], {"key": "a", "targets": ["b:1"], "force": True}),
     (["stats", "--json"], {"targets": [], "json": True}),
 )
-def test_options_are_accepted_at_any_place(
+def test_options_at_any_place_are_parsed(
     argv: list[str], names: dict[str, object]
 ) -> None:
     """Also between arguments of which the last is optional."""
@@ -266,7 +266,7 @@ def test_help_and_version_import_no_command(argv: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_commands_import_only_what_they_need() -> None:
+def test_command_imports_only_what_it_needs() -> None:
     """`get` no settings and no store; `serve` neither a tool nor the store, at first."""
     get = imported_by("get", "key", "127.0.0.1:1")
     assert {"volcache.cli.values", "volcache_client.client"} <= get
@@ -277,7 +277,7 @@ def test_commands_import_only_what_they_need() -> None:
     assert not serve & {"volcache.cli.check", "volcache.store", "volcache.wiring"}
 
 
-def test_bash_completes(tmp_path: Path) -> None:
+def test_completion_of_bash_offers_commands_options_and_paths(tmp_path: Path) -> None:
     """Commands, options and choices; folders for a mount point, files for a log."""
     path = tmp_path / "script"
     path.write_text(script("bash"))
@@ -297,7 +297,7 @@ def test_bash_completes(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_script_of_each_shell_has_all_commands(run: Run) -> None:
+def test_completion_of_each_shell_has_all_commands(run: Run) -> None:
     """Made from the parsers."""
     for shell in SHELLS:
         code, out, _ = run("completion", shell)

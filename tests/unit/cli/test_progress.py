@@ -10,7 +10,7 @@ import pytest
 from volcache.cli.progress import above, progress
 
 
-def test_line_replaces_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_above_a_bar_clears_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole bar is cleared; without a total the number so far is shown."""
     shown = io.StringIO()
     monkeypatch.setattr(sys, "stderr", shown)
@@ -31,7 +31,9 @@ def test_line_replaces_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         assert shown.getvalue().rstrip().endswith("\rcount: 1234 files")
 
 
-def test_without_a_terminal_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_without_a_terminal_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A log has no bars in it."""
     shown = io.StringIO()
     monkeypatch.setattr(sys, "stderr", shown)

@@ -35,7 +35,7 @@ def name_a_place_far_ahead(lines: list[bytes]) -> None:
     lines[puts[10]] = b"%b %d 65\n" % (key, far + 1)
 
 
-def test_one_line_with_a_far_offset_hides_no_other_line(
+def test_repair_of_a_line_with_a_far_offset_hides_no_damage(
     directory: Path, run: Run, check: Check
 ) -> None:
     """Damaged records behind it are still reported, also after a repair."""
@@ -62,7 +62,7 @@ def test_one_line_with_a_far_offset_hides_no_other_line(
     assert run("repair", directory).out.endswith(": 5 volumes, 0 files written\n")
 
 
-def test_directory_in_place_of_an_index_file_is_reported_and_the_rest_repaired(
+def test_repair_with_a_directory_as_index_file_repairs_the_rest(
     directory: Path, tmp_path: Path, run: Run, check: Check
 ) -> None:
     """It is neither moved nor removed, as it may contain files of a user."""
@@ -95,7 +95,7 @@ def test_directory_in_place_of_an_index_file_is_reported_and_the_rest_repaired(
     assert last["summary"] == {**summary, "written": 2, "failed": 1}
 
 
-def test_index_file_of_an_unreadable_volume_is_not_sealed(
+def test_repair_of_an_unreadable_volume_keeps_its_index_file(
     directory: Path, tmp_path: Path, run: Run
 ) -> None:
     """Records without a line would be lost when the volume can be opened again."""

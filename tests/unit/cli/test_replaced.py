@@ -26,7 +26,9 @@ def uses_of(lines: list[str]) -> list[tuple[str, ...]]:
     return [match.group(1, 5, 6, 7, 2, 3, 4) for match in matches]
 
 
-def test_replaced_data_file_hides_no_key(directory: Path, run: Run) -> None:
+def test_check_of_a_replaced_data_file_reports_both_uses(
+    directory: Path, run: Run
+) -> None:
     """
     It is reported with its present and its expected use.
 
@@ -48,7 +50,7 @@ def test_replaced_data_file_hides_no_key(directory: Path, run: Run) -> None:
     assert values(directory) == whole.of([3, 0, 2])
 
 
-def test_repair_keeps_the_end_of_a_replaced_active_volume(
+def test_repair_of_a_replaced_active_volume_keeps_its_end(
     directory: Path, run: Run
 ) -> None:
     """A start knows by it that the index file has all keys, and is not refused."""
@@ -58,7 +60,7 @@ def test_repair_keeps_the_end_of_a_replaced_active_volume(
     assert values(directory) == whole.of([3, 0, 1])
 
 
-def test_earlier_meta_txt_is_reported_and_written_from_the_volumes(
+def test_repair_of_an_earlier_meta_txt_writes_it_from_volumes(
     directory: Path, run: Run
 ) -> None:
     """They are newer than it says; LOCK confirms that the newest is there."""
@@ -72,7 +74,7 @@ def test_earlier_meta_txt_is_reported_and_written_from_the_volumes(
     assert values(directory) == whole.values
 
 
-def test_server_and_tools_refuse_a_directory_with_a_replaced_volume(
+def test_tools_refuse_a_directory_with_a_replaced_volume(
     directory: Path, run: Run
 ) -> None:
     """It is unknown which of the older records are live, or which may become files."""
@@ -93,7 +95,7 @@ def test_server_and_tools_refuse_a_directory_with_a_replaced_volume(
 
 
 @pytest.mark.parametrize("volume", [0, 1, ACTIVE])
-def test_repair_leaves_a_replaced_volume_out_with_all_older_ones(
+def test_repair_of_a_replaced_volume_leaves_out_all_older_ones(
     directory: Path, run: Run, volume: int
 ) -> None:
     """The others have all their values; the next repair and start have nothing to do."""

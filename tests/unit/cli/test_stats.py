@@ -18,7 +18,7 @@ def server() -> Iterator[StatsServer]:
         yield running
 
 
-def test_one_report_is_written_to_a_pipe(server: StatsServer, run: Run) -> None:
+def test_stats_to_a_pipe_prints_one_report(server: StatsServer, run: Run) -> None:
     """Without a terminal, or with --once; it has no escape sequences."""
     add_reads(server.stats, 75, 25)
     for words in ([server.url], [f"{server.url}/", "--once"]):
@@ -29,7 +29,9 @@ def test_one_report_is_written_to_a_pipe(server: StatsServer, run: Run) -> None:
         assert "\nreads       75.0% hits (MEMC 0.0%, DISK 75.0%), 25.0% misses\n" in out
 
 
-def test_json_has_every_number_and_percentiles(server: StatsServer, run: Run) -> None:
+def test_stats_json_has_every_number_and_percentiles(
+    server: StatsServer, run: Run
+) -> None:
     """Those of the instance, but no buckets and no volumes."""
     server.stats["latency"]["GET"] = {
         "counts": [0] * 10 + [90] + [0] * 9 + [10] + [0] * 43,
@@ -55,7 +57,7 @@ def test_json_has_every_number_and_percentiles(server: StatsServer, run: Run) ->
     assert printed | changing == server.stats | changing
 
 
-def test_several_instances_are_reported_together(server: StatsServer, run: Run) -> None:
+def test_stats_of_several_instances_reports_each(server: StatsServer, run: Run) -> None:
     """By HOST:PORT or the URL of the page; one that is down does not hide the others."""
     down = "http://127.0.0.1:1"
     code, out, err = run("stats", f"{server.url}/-/", down)
@@ -71,7 +73,7 @@ def test_several_instances_are_reported_together(server: StatsServer, run: Run) 
     assert (code, second) == (1, {"target": down, "error": "Connection refused"})
 
 
-def test_interval_repeats_without_a_terminal(
+def test_stats_with_an_interval_repeats_to_a_pipe(
     server: StatsServer, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reports, or one line of JSON each; an instance that is gone later is reported."""
@@ -91,7 +93,7 @@ def test_interval_repeats_without_a_terminal(
     assert third == {"target": server.url, "error": "Connection refused"}
 
 
-def test_wrong_response_is_one_line(server: StatsServer, run: Run) -> None:
+def test_stats_of_a_wrong_answer_prints_one_line(server: StatsServer, run: Run) -> None:
     """With exit code 1, whatever the server is."""
     no_name = b"no name\x1b[2J\nof mine\n"
     for answer, reason in (
@@ -106,7 +108,7 @@ def test_wrong_response_is_one_line(server: StatsServer, run: Run) -> None:
         assert run("stats", server.url) == (1, "", error)
 
 
-def test_report_is_written_over_until_it_is_over(
+def test_stats_on_a_terminal_writes_over_the_last_report(
     server: StatsServer, screens: Screens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In place of the last one; an instance that is gone is reported and retried."""

@@ -16,7 +16,7 @@ CUT_CHUNK = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nvalue\r\
 MISS = b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nno\r\n"
 
 
-def test_file_stays_as_it_was_unless_all_of_the_value_arrives(
+def test_get_of_a_broken_answer_leaves_the_file_as_it_was(
     tmp_path: Path, run: Run
 ) -> None:
     """No file is truncated or created, and none is left; exit code 1, one line."""
@@ -42,9 +42,7 @@ def test_file_stays_as_it_was_unless_all_of_the_value_arrives(
     assert file.read_text() == "before"
 
 
-def test_file_that_is_replaced_keeps_its_mode_and_its_links(
-    tmp_path: Path, run: Run
-) -> None:
+def test_get_into_a_file_keeps_its_mode_and_links(tmp_path: Path, run: Run) -> None:
     """A new one has that of the umask; a link stays one."""
     file, link, new = tmp_path / "file", tmp_path / "link", tmp_path / "new"
     file.write_text("longer than the value")
@@ -62,7 +60,7 @@ def test_file_that_is_replaced_keeps_its_mode_and_its_links(
     assert (new.read_text(), new.stat().st_mode & 0o777) == ("value", 0o640)
 
 
-def test_device_is_written_and_not_replaced(tmp_path: Path, run: Run) -> None:
+def test_get_into_a_device_writes_it(tmp_path: Path, run: Run) -> None:
     """A full disk is an error of one line."""
     missing = tmp_path / "no" / "file"
     with sending(WHOLE) as (target, _):
@@ -75,7 +73,7 @@ def test_device_is_written_and_not_replaced(tmp_path: Path, run: Run) -> None:
             assert run("get", "k", target, "-o", place) == (1, "", error)
 
 
-def test_key_is_percent_encoded(run: Run) -> None:
+def test_get_and_rm_percent_encode_the_key(run: Run) -> None:
     """With any bytes; with --encoded it is so already."""
     for words, path in (
         (["a b/c?d#e%41"], b"/a%20b/c%3Fd%23e%2541"),
@@ -90,7 +88,9 @@ def test_key_is_percent_encoded(run: Run) -> None:
         assert received[1].startswith(b"DELETE " + path + b" HTTP/1.1\r\n")
 
 
-def test_refusal_says_what_helps(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_command_says_what_helps(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A token that was given is not asked for; nginx is not an instance."""
     monkeypatch.setenv("VOLCACHE_ADMIN_TOKEN", "x")
     nginx = b"HTTP/1.1 403 Forbidden\r\n\r\nforbidden: what is under /-/ is not\n"
@@ -113,7 +113,7 @@ def test_refusal_says_what_helps(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
         assert end in out + err
 
 
-def test_token_is_sent_as_utf_8(
+def test_token_of_any_letters_is_sent_as_utf_8(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of any letters, as the settings of the service allow them."""

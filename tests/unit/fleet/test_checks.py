@@ -44,12 +44,12 @@ def texts(found: list[Finding]) -> list[str]:
     return [finding.text for finding in found]
 
 
-def test_instances_that_are_alike_have_no_findings() -> None:
+def test_check_of_equal_instances_finds_nothing() -> None:
     """Ports and mount points are their own."""
     assert [check(seen(count)) for count in (5, 1, 0)] == [[], [], []]
 
 
-def test_settings_that_differ_are_named_with_the_instances() -> None:
+def test_check_of_different_settings_names_the_instances() -> None:
     """The value that most have is the usual one; five names are enough."""
     many = seen(20)
     stats_of(many[3])["settings"]["eviction"] = "frequency"
@@ -68,7 +68,7 @@ def test_settings_that_differ_are_named_with_the_instances() -> None:
     assert len(second.instances) == 7
 
 
-def test_versions_are_compared() -> None:
+def test_check_of_different_versions_names_each() -> None:
     """Each is named."""
     two = seen(2)
     stats_of(two[1])["version"] = "0.0.9"
@@ -77,7 +77,7 @@ def test_versions_are_compared() -> None:
     ]
 
 
-def test_capacity_is_compared_with_the_weight() -> None:
+def test_check_of_a_wrong_weight_names_the_right_one() -> None:
     """A disk of twice the size has twice the weight; another is named with the weight."""
     two = [*seen(1, weight=10), *seen(1, weight=20)]
     stats_of(two[1])["process"]["pid"] = 9
@@ -93,7 +93,7 @@ def test_capacity_is_compared_with_the_weight() -> None:
     )
 
 
-def test_an_instance_that_is_in_the_list_twice_is_named() -> None:
+def test_check_of_an_instance_listed_twice_names_both() -> None:
     """Under both names: it is the same process with the same mount point."""
     three = seen(3)
     three[2] = ("i2", three[0][1], {})
@@ -101,7 +101,7 @@ def test_an_instance_that_is_in_the_list_twice_is_named() -> None:
     assert (found.check, found.instances) == ("twice", ["i0", "i2"])
 
 
-def test_instances_that_do_not_answer_are_named() -> None:
+def test_check_of_an_instance_that_does_not_answer_names_it() -> None:
     """And those that answer although the list excludes them."""
     one, _, three = seen(3)
     two: Any = ("i1", "no\x1b answer", {})
@@ -113,7 +113,7 @@ def test_instances_that_do_not_answer_are_named() -> None:
     assert check([one, ("i1", "refused", {"is_down": True})]) == []
 
 
-def test_clocks_are_compared_with_most_others() -> None:
+def test_check_of_a_different_clock_names_the_instance() -> None:
     """With ours if there are only two; not closer than the answer took."""
     for clocks, names in (
         *(((0, 0, 0, 2.9), []), ((0, 0, 0, 3.2), ["i3"]), ((60, 60, 60, 0), ["i3"])),
@@ -127,13 +127,13 @@ def test_clocks_are_compared_with_most_others() -> None:
         assert {finding.check for finding in found} <= {"clock"}
 
 
-def test_numbers_of_nonsense_are_no_findings() -> None:
+def test_check_of_nonsense_finds_nothing() -> None:
     """As of another program."""
     odd = {"settings": [], "store": {"keys": 3}, "requests": {"total": 0}}
     assert check([("a", odd, {}), ("b", odd, {})]) == []
 
 
-def test_running_instances_are_asked_for_their_clock() -> None:
+def test_poll_of_running_instances_reads_their_clocks() -> None:
     """Against ours; one of them is an hour ahead."""
     with fake_fleet(3) as fleet:
         fleet[1].clock_ahead = 3600.0

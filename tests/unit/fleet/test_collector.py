@@ -26,7 +26,7 @@ def figures_after(*polls: tuple[float, dict[str, Any]]) -> Figures:
     return one.figures
 
 
-def test_rates_are_those_since_the_start_or_the_poll_before() -> None:
+def test_rates_are_those_since_the_start_or_the_last_poll() -> None:
     """Paths of the operator are in the answers, and are no reads."""
     then, now = busy(75, 25), busy(95, 45)
     now["started"] = then["started"]
@@ -47,7 +47,7 @@ def test_rates_are_those_since_the_start_or_the_poll_before() -> None:
     assert figures_after((1000.0, then), (1002.0, now)).get_rate == 10.0
 
 
-def test_reads_of_the_keys_of_other_instances_are_misses_of_clients_only() -> None:
+def test_misdirected_reads_lower_one_of_two_hit_ratios() -> None:
     """While their instance is down; so there are two hit ratios."""
     stats = busy(90, 10)
     stats["requests"]["misdirected"] = {"read": 100, "write": 7}
@@ -56,7 +56,7 @@ def test_reads_of_the_keys_of_other_instances_are_misses_of_clients_only() -> No
     assert figures.get_rate == pytest.approx(20)
 
 
-def test_commands_of_memcached_clients_are_part_of_the_figures() -> None:
+def test_figures_include_commands_of_memcached_clients() -> None:
     """As reads and PUTs; also if the instance had none before."""
     stats = busy(10, 10)
     stats["memcache"] = memcache(hits=60, stored=30)
@@ -77,7 +77,7 @@ def test_commands_of_memcached_clients_are_part_of_the_figures() -> None:
     {"latency": {"GET": {"counts": [1e308] * 64}}, "started": "soon", "now": {}},
     {"version": "\x1b[31m\n" * 999, "uptime_seconds": -1e308, "hot": 7},
 )
-def test_wrong_numbers_are_zero_or_unknown(part: dict[str, Any]) -> None:
+def test_figures_of_wrong_numbers_are_zero_or_unknown(part: dict[str, Any]) -> None:
     """Whatever an instance answers, or an older version does not."""
     odd = {"store": {"keys": 1}, "requests": {"total": 2}} | part
     one = watched("a", busy(1, 0))
@@ -105,7 +105,7 @@ def test_instance_that_is_down_has_no_figures() -> None:
     assert one.figures.get_rate == pytest.approx(5)
 
 
-def test_all_instances_are_asked_at_the_same_time() -> None:
+def test_poll_asks_all_instances_at_the_same_time() -> None:
     """So that a poll takes one time-out however many hang: half of 400."""
     with closing(socket.create_server(("127.0.0.1", 0), backlog=512)) as listener:
 

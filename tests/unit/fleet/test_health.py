@@ -36,7 +36,7 @@ def answered(**statuses: int) -> dict[str, Any]:
     return stats
 
 
-def test_an_instance_without_problems_is_ok() -> None:
+def test_health_without_problems_is_ok() -> None:
     """What an older version does not tell is not judged, nor is nonsense."""
     big = 10**400
     odd = stats_of(read_errors=float("inf"), write_errors=big, sync_errors=True)
@@ -45,13 +45,13 @@ def test_an_instance_without_problems_is_ok() -> None:
         assert health_of(stats) == (HEALTHY, "ok", "")
 
 
-def test_an_instance_that_does_not_answer_is_down() -> None:
+def test_health_without_an_answer_is_down() -> None:
     """The reason is the problem."""
     found = health_of(InstanceError("http://h:1", "no\x1b answer"))
     assert found == (DOWN, "down", "no? answer")
 
 
-def test_an_instance_that_is_not_ready_is_worse_than_one_with_errors() -> None:
+def test_health_of_not_ready_is_worse_than_errors() -> None:
     """It is said first."""
     stats = stats_of(read_errors=3, last_errors={"read": NOW})
     stats["ready"] = False
@@ -60,7 +60,7 @@ def test_an_instance_that_is_not_ready_is_worse_than_one_with_errors() -> None:
     assert found.problem == "it is stopping, or its disk cannot be read"
 
 
-def test_an_error_matters_less_with_time() -> None:
+def test_health_after_an_error_improves_with_time() -> None:
     """As on the page of an instance; its text is shown if the instance tells it."""
     ages = {5: DEGRADED, 299: DEGRADED, 301: WARNING, 86_000: WARNING, 90_000: 0}
     for age, severity in ages.items():
@@ -73,7 +73,7 @@ def test_an_error_matters_less_with_time() -> None:
     assert found.problem == "1 write error, the last 4 s ago: no space?"
 
 
-def test_damage_is_a_warning() -> None:
+def test_health_after_damage_is_a_warning() -> None:
     """Values were lost, and others are served."""
     for store, problem in (
         (
@@ -88,7 +88,7 @@ def test_damage_is_a_warning() -> None:
         assert found.problem.startswith(problem)
 
 
-def test_a_disk_that_refuses_to_write_is_degraded() -> None:
+def test_health_of_a_disk_that_refuses_to_write_is_degraded() -> None:
     """Before the errors that are the consequence; one that is too small is a warning."""
     for state in ("full", "read-only"):
         stats = stats_of(write_errors=1, last_errors={"write": NOW})
@@ -101,7 +101,7 @@ def test_a_disk_that_refuses_to_write_is_degraded() -> None:
     assert health_of(stats_of(disk={**disk, "limited": False})).severity == HEALTHY
 
 
-def test_a_memcached_that_is_down_is_a_warning() -> None:
+def test_health_with_memcached_down_is_a_warning() -> None:
     """It is named."""
     stats = stats_of()
     stats["hot"] = hot_tier(is_up=False)
@@ -114,7 +114,7 @@ def test_a_memcached_that_is_down_is_a_warning() -> None:
     assert health_of(stats).severity == HEALTHY
 
 
-def test_many_answers_5xx_are_a_warning() -> None:
+def test_health_with_many_answers_5xx_is_a_warning() -> None:
     """More than one in a hundred of those of the last minutes."""
     assert health_of(answered(s200=990, s503=10)).severity == HEALTHY
     found = health_of(answered(s200=900, s404=50, s503=40, s507=10))
@@ -125,7 +125,7 @@ def test_many_answers_5xx_are_a_warning() -> None:
     assert health_of(stats).severity == HEALTHY
 
 
-def test_many_failed_commands_are_a_warning() -> None:
+def test_health_with_many_failed_commands_is_a_warning() -> None:
     """More than one in a hundred of those of the last minutes."""
     stats = stats_of()
     stats["memcache"] = memcache()
@@ -136,14 +136,14 @@ def test_many_failed_commands_are_a_warning() -> None:
     assert health_of(stats).problem == "10.0% of the last memcached commands failed"
 
 
-def test_few_descriptors_left_are_a_warning() -> None:
+def test_health_with_few_descriptors_left_is_a_warning() -> None:
     """More than 80 % of the limit are in use."""
     stats = stats_of()
     stats["process"] |= {"open_fds": 900, "max_fds": 1024}
     assert health_of(stats).problem == "900 of 1,024 file descriptors are in use"
 
 
-def test_refused_keys_of_others_are_no_problem() -> None:
+def test_health_with_refused_keys_of_others_is_ok() -> None:
     """They are expected while their instance is down; whatever is odd in the numbers."""
     stats = stats_of()
     rows = [{"owner": "h:1\x1b", "last": NOW - 5}, {"owner": "i", "last": NOW + 5}, 7]

@@ -42,7 +42,9 @@ def load(tmp_path: Path, content: str | bytes) -> Inventory:
         ],
     ),
 )
-def test_a_machine_is_one_line(machine: str, expected: list[tuple[str, ...]]) -> None:
+def test_machine_of_one_line_has_its_instances(
+    machine: str, expected: list[tuple[str, ...]]
+) -> None:
     """Each instance has an address, a disk and a folder; weight and settings are usual."""
     listen = '[defaults]\nlisten = "0.0.0.0"\n' if "processes" in machine else ""
     with TemporaryDirectory() as folder:
@@ -52,7 +54,7 @@ def test_a_machine_is_one_line(machine: str, expected: list[tuple[str, ...]]) ->
     assert found[0].name == f"m:{found[0].port}"
 
 
-def test_four_hundred_instances_are_one_line_for_each_machine(tmp_path: Path) -> None:
+def test_inventory_of_34_machines_has_408_addresses(tmp_path: Path) -> None:
     """Each has an address and a port of its own."""
     lines = [f'cache-{n} = "10.0.0.{n}"' for n in range(1, 35)]
     text = "[defaults]\ndisks = 12\n[machines]\n" + "\n".join(lines)
@@ -64,7 +66,7 @@ def test_four_hundred_instances_are_one_line_for_each_machine(tmp_path: Path) ->
     assert [instance.port for instance in last] == list(range(1234, 1246))
 
 
-def test_a_machine_and_a_disk_replace_the_defaults(tmp_path: Path) -> None:
+def test_machine_and_disk_replace_the_defaults(tmp_path: Path) -> None:
     """Settings are merged."""
     found = load(
         tmp_path,
@@ -164,7 +166,9 @@ def test_a_machine_and_a_disk_replace_the_defaults(tmp_path: Path) -> None:
         ("x = " + "9" * 5000, r"not valid TOML"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, text: str | bytes, error: str) -> None:
+def test_load_of_a_wrong_inventory_names_key_and_what_is_allowed(
+    tmp_path: Path, text: str | bytes, error: str
+) -> None:
     """With the file, the key, its value and what is allowed, on one line."""
     with pytest.raises(ConfigError, match=error) as raised:
         load(tmp_path, text)
@@ -172,7 +176,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str | bytes, error: str) -
     assert str(raised.value).isprintable()
 
 
-def test_a_token_is_refused_and_not_shown(tmp_path: Path) -> None:
+def test_load_of_an_inventory_with_a_token_does_not_show_it(tmp_path: Path) -> None:
     """The files that are rendered from an inventory are no place for it."""
     with pytest.raises(ConfigError, match=r"read_token: a token is not") as raised:
         load(tmp_path, "[defaults.settings]\nread_token = 'secret'\n" + ONE)

@@ -23,7 +23,9 @@ from volcache.fleet.remote import act, each, fetch_body, fetch_stats, url_of
     ("http://h:1/disk/1/-/metrics?x=1", "http://h:1/disk/1"),
     ("h:1/-/", "http://h:1"),
 )
-def test_an_address_is_a_host_with_a_port_or_a_url(target: str, url: str) -> None:
+def test_url_of_an_address_is_that_before_the_operator_paths(
+    target: str, url: str
+) -> None:
     """With what a browser shows behind it."""
     assert url_of(target) == url
     assert url_of(url) == url
@@ -33,13 +35,13 @@ def test_an_address_is_a_host_with_a_port_or_a_url(target: str, url: str) -> Non
     *("", "h", "h:", "h:x", "h:70000", "ftp://h", "http://", "http://u@h"),
     *(":1", "[::1", "http://[x"),
 )
-def test_what_is_no_address_is_named(target: str) -> None:
+def test_url_of_what_is_no_address_is_refused(target: str) -> None:
     """With what is allowed."""
     with pytest.raises(ConfigError, match=r"not the address of an instance; allowed"):
         url_of(target)
 
 
-def test_an_action_is_a_post_with_the_token() -> None:
+def test_act_sends_a_post_with_the_token() -> None:
     """Its answer is the first line; an error has no control characters."""
     with sending(value(b"flushed\n\n")) as (name, received):
         assert act(f"http://{name}", "/-/flush", "secret") == "flushed"
@@ -51,7 +53,7 @@ def test_an_action_is_a_post_with_the_token() -> None:
     assert str(error.value) == f"http://{name}: 409 o ff"
 
 
-def test_statistics_are_asked_for_without_volumes() -> None:
+def test_fetch_stats_asks_for_no_volumes() -> None:
     """A list of 65,535 volumes would have 11 MB."""
     body = b'{"store": {"keys": 1}, "requests": {"total": 2}}'
     with always(value(body)) as server:
@@ -70,7 +72,7 @@ def test_statistics_are_asked_for_without_volumes() -> None:
     (b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000, "not from volcache"),
     (b"HTTP/1.1 500 x\r\nContent-Length: 0\r\n\r\n", "answered with 500"),
 )
-def test_what_is_not_volcache_is_an_error(sent: bytes, reason: str) -> None:
+def test_fetch_stats_of_another_program_is_an_error(sent: bytes, reason: str) -> None:
     """Whatever it sends."""
     with sending(sent) as (name, _), pytest.raises(InstanceError, match=reason):
         fetch_stats(f"http://{name}")
@@ -83,7 +85,7 @@ def test_what_is_not_volcache_is_an_error(sent: bytes, reason: str) -> None:
     (b"", b"H"),
     (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b"H"),
 )
-def test_an_answer_that_does_not_end_is_an_error_after_the_timeout(
+def test_fetch_of_an_answer_without_end_ends_at_the_timeout(
     head: bytes, more: bytes
 ) -> None:
     """Although each byte of its head or of its body may come in time."""
@@ -100,7 +102,7 @@ def test_an_answer_that_does_not_end_is_an_error_after_the_timeout(
         has_ended.set()
 
 
-def test_an_endless_answer_takes_bounded_memory() -> None:
+def test_fetch_of_an_endless_answer_takes_bounded_memory() -> None:
     """As do those of many instances."""
 
     def serve(peer: Peer) -> None:

@@ -74,7 +74,7 @@ def servers(text: str) -> list[str]:
     return re.findall(r"^[^#\n].*$", text, re.MULTILINE)
 
 
-def test_a_machine_has_the_files_it_needs(rendered: Rendered) -> None:
+def test_render_writes_the_files_that_a_machine_needs(rendered: Rendered) -> None:
     """Nothing but the script, if it is as the units expect it."""
     rendered.write(TWO)
     scripts = {"machines/a/apply.sh", "machines/b/apply.sh"}
@@ -94,7 +94,7 @@ def test_a_machine_has_the_files_it_needs(rendered: Rendered) -> None:
     assert rendered.text(listen).endswith(end)
 
 
-def test_instances_have_the_lists_of_nginx(rendered: Rendered) -> None:
+def test_render_gives_instances_the_lists_of_nginx(rendered: Rendered) -> None:
     """That before only while a fleet grows; none if others take over."""
 
     def lists() -> list[list[str]]:
@@ -112,7 +112,9 @@ def test_instances_have_the_lists_of_nginx(rendered: Rendered) -> None:
     assert not any("ring" in path for path in rendered.files())
 
 
-def test_nginx_and_prometheus_have_all_instances(rendered: Rendered) -> None:
+def test_render_lists_all_instances_for_nginx_and_prometheus(
+    rendered: Rendered,
+) -> None:
     """By address and port, with their machine and disk."""
     rendered.write(TWO)
     assert servers(rendered.text(INSTANCES)) == [
@@ -126,7 +128,7 @@ def test_nginx_and_prometheus_have_all_instances(rendered: Rendered) -> None:
     }
 
 
-def test_what_differs_is_in_the_files_of_an_instance(rendered: Rendered) -> None:
+def test_render_of_other_disks_writes_files_of_the_instance(rendered: Rendered) -> None:
     """Its mount point for systemd, and its settings, quoted."""
     rendered.write(DISKS)
     assert rendered.text("machines/a/etc/volcache/1235.env") == (
@@ -141,7 +143,7 @@ def test_what_differs_is_in_the_files_of_an_instance(rendered: Rendered) -> None
     assert "\nListenStream=[fd00::1]:%i\n" in listen
 
 
-def test_only_what_differs_is_changed(rendered: Rendered) -> None:
+def test_render_again_changes_only_what_differs(rendered: Rendered) -> None:
     """A file that is right is not even replaced by the same text."""
     rendered.write(TWO)
     before = (rendered.folder / INSTANCES).stat().st_ino
@@ -156,7 +158,7 @@ def test_only_what_differs_is_changed(rendered: Rendered) -> None:
     }
 
 
-def test_the_files_of_a_machine_that_left_are_removed(rendered: Rendered) -> None:
+def test_render_without_a_machine_removes_its_files(rendered: Rendered) -> None:
     """With their folders; a file that was not rendered stays, with its folder."""
     rendered.write(TWO)
     notes = rendered.folder / "machines/b/etc/notes"
@@ -171,7 +173,7 @@ def test_the_files_of_a_machine_that_left_are_removed(rendered: Rendered) -> Non
     assert not (rendered.folder / "machines/b").exists()
 
 
-def test_the_list_before_is_that_of_the_last_change(rendered: Rendered) -> None:
+def test_render_keeps_the_list_before_the_last_change(rendered: Rendered) -> None:
     """It stays when something else changes; at first it is the list itself."""
     rendered.write(TWO)
     assert servers(rendered.text(BEFORE)) == ["include volcache/instances.conf;"]
@@ -184,7 +186,7 @@ def test_the_list_before_is_that_of_the_last_change(rendered: Rendered) -> None:
     assert servers(rendered.text(BEFORE)) == second
 
 
-def test_a_file_of_someone_else_is_not_replaced(rendered: Rendered) -> None:
+def test_render_over_a_file_of_someone_else_is_refused(rendered: Rendered) -> None:
     """Unless it is what would be written."""
     (rendered.folder / "prometheus").mkdir(parents=True)
     (rendered.folder / PROMETHEUS).write_text("[]")
@@ -193,7 +195,7 @@ def test_a_file_of_someone_else_is_not_replaced(rendered: Rendered) -> None:
     assert list(rendered.files()) == [PROMETHEUS]
 
 
-def test_a_rendered_file_that_was_changed_is_replaced(rendered: Rendered) -> None:
+def test_render_over_a_changed_file_replaces_it(rendered: Rendered) -> None:
     """If it still says so; a lost one is written again."""
     rendered.write(TWO)
     before = rendered.files()
@@ -204,7 +206,7 @@ def test_a_rendered_file_that_was_changed_is_replaced(rendered: Rendered) -> Non
     assert {**rendered.files(), BEFORE: ""} == {**before, BEFORE: ""}
 
 
-def test_an_interrupted_render_can_be_repeated(
+def test_render_after_an_interruption_completes(
     rendered: Rendered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However far it has come."""
@@ -272,7 +274,7 @@ class Installed:
         return self._log.read_text().splitlines()
 
 
-def test_the_script_makes_the_machine_as_it_is_rendered(
+def test_apply_makes_the_machine_as_it_is_rendered(
     rendered: Rendered, tmp_path: Path
 ) -> None:
     """
@@ -326,7 +328,7 @@ def test_the_script_makes_the_machine_as_it_is_rendered(
     )
 
 
-def test_the_script_reloads_the_instances_when_the_list_has_changed(
+def test_apply_of_a_changed_list_reloads_the_instances(
     rendered: Rendered, tmp_path: Path
 ) -> None:
     """And does not ask for a restart."""

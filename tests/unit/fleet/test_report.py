@@ -14,7 +14,7 @@ from volcache.fleet.report import as_json, compact, table, totals, worst_first
 from volcache.fleet.targets import Target
 
 
-def test_the_worst_is_first_then_the_busiest() -> None:
+def test_report_has_the_worst_first_then_the_busiest() -> None:
     """An instance that the list excludes is none of the problems."""
     limited = empty_stats()
     limited["process"]["open_fds"] = 1000
@@ -31,7 +31,7 @@ def test_the_worst_is_first_then_the_busiest() -> None:
     assert [one.health.state for one in found] == ["down", "warning", "ok", "ok", "out"]
 
 
-def test_the_report_for_programs_has_all_numbers() -> None:
+def test_json_report_has_all_numbers() -> None:
     """Those of an instance that does not answer are null."""
     found = json.loads(
         json.dumps(as_json([watched("a", busy(3, 1)), watched("b", "refused")]))
@@ -68,7 +68,7 @@ def test_the_report_for_programs_has_all_numbers() -> None:
     assert down == {**dict.fromkeys(up), **target, **health}
 
 
-def test_columns_align_and_lines_fit() -> None:
+def test_table_on_a_terminal_aligns_and_fits() -> None:
     """A reason that does not fit is below; none is cut off."""
     many = busy(900_000, 100_000)
     many["store"] |= {"keys": 123_456_789, "live_bytes": 1023 << 40}
@@ -95,7 +95,7 @@ def test_columns_align_and_lines_fit() -> None:
     ]
 
 
-def test_a_narrow_terminal_has_fewer_columns() -> None:
+def test_table_on_a_narrow_terminal_has_fewer_columns() -> None:
     """So that lines do not wrap, down to the name and the state."""
     for columns, heads in (
         (100, "INSTANCE KEYS LIVE GET/s PUT/s HITS P99 STATE"),
@@ -113,7 +113,7 @@ def test_a_narrow_terminal_has_fewer_columns() -> None:
     assert lines[1].split()[0] == "cache-with-a-very-long-name.exa..."
 
 
-def test_totals_are_those_of_the_instances_that_answer() -> None:
+def test_totals_sum_the_instances_that_answer() -> None:
     """Two lines: the states, the worst first; then the sums, with a ratio of all reads."""
     rows = [watched("a", busy(9000, 0)), watched("b", "x"), watched("c", busy(0, 1000))]
     assert totals(rows) == [
@@ -123,7 +123,7 @@ def test_totals_are_those_of_the_instances_that_answer() -> None:
     assert totals(rows[1:2])[1] == "0 keys, 0 B live of 0 B, 0 GET/s, 0 PUT/s, no reads"
 
 
-def test_refused_keys_of_others_are_notes_below_the_totals() -> None:
+def test_totals_with_refused_keys_have_notes() -> None:
     """One line, whoever refuses them; another if their instances answer."""
 
     def refusing(name: str, *others: tuple[str, float]) -> Watched:
@@ -154,7 +154,7 @@ def test_refused_keys_of_others_are_notes_below_the_totals() -> None:
     assert totals(rows)[2:] == []
 
 
-def test_large_numbers_are_short() -> None:
+def test_compact_number_has_at_most_7_characters() -> None:
     """At most seven characters."""
     numbers = (0, 0.26, 3.0, 9.96, 9999, 9999.7, 999_949, 999_951, 4e13)
     texts = "0", "0.3", "3", "10", "9,999", "10.0 k", "999.9 k", "1.0 M", "40.0 T"

@@ -19,7 +19,7 @@ def read(tmp_path: Path, content: str | bytes) -> list[Target]:
     return read_targets([str(path)])
 
 
-def test_the_file_that_is_shipped_can_be_read() -> None:
+def test_read_targets_of_the_shipped_list() -> None:
     """With its comments."""
     found = read_targets([str(SHIPPED)])
     assert [(t.name, t.weight) for t in found] == [
@@ -27,7 +27,7 @@ def test_the_file_that_is_shipped_can_be_read() -> None:
     ]
 
 
-def test_a_line_is_an_instance(tmp_path: Path) -> None:
+def test_read_targets_of_a_line_is_one_instance(tmp_path: Path) -> None:
     """In nginx's list, or an address."""
     for text, target in {
         "server h:1;": Target("h:1", "http://h:1"),
@@ -52,7 +52,7 @@ def test_a_line_is_an_instance(tmp_path: Path) -> None:
         (b"a:1\n\xff", "not UTF-8: "),
     ],
 )
-def test_what_is_no_instance_is_named(
+def test_read_targets_of_a_wrong_line_names_it(
     tmp_path: Path, text: str | bytes, error: str
 ) -> None:
     """With the file, the line, and what is allowed, on one line."""
@@ -61,7 +61,7 @@ def test_what_is_no_instance_is_named(
     assert str(raised.value).isprintable()
 
 
-def test_addresses_and_files_can_be_mixed(tmp_path: Path) -> None:
+def test_read_targets_of_addresses_and_files_keeps_their_order(tmp_path: Path) -> None:
     """In the order in which they are given."""
     (tmp_path / "list").write_text("a:1\n")
     (tmp_path / "fleet.toml").write_text('[machines]\nm = "b"\n[defaults]\nport = 2\n')
@@ -76,7 +76,7 @@ def test_addresses_and_files_can_be_mixed(tmp_path: Path) -> None:
         read_targets([str(tmp_path / "list"), "a:1"])
 
 
-def test_a_source_that_is_neither_is_named(tmp_path: Path) -> None:
+def test_read_targets_of_a_missing_file_names_it(tmp_path: Path) -> None:
     """A path without a file is as that of nginx's list on a machine without nginx."""
     neither = "or the path of a file that exists"
     for source, error in {
