@@ -45,9 +45,9 @@ def watched(name: str, stats: dict[str, Any] | str, **target: Any) -> Watched:
 def tell(one: Watched, stats: dict[str, Any] | str, now: float) -> None:
     """Let an instance answer at a time."""
     if isinstance(stats, str):
-        one.receive(InstanceError(URL, stats), now, now)
+        one.fail(InstanceError(URL, stats))
     else:
-        one.receive(json.dumps(stats).encode(), now, now)
+        one.receive(json.loads(json.dumps(stats)), now, now)
 
 
 def free_address() -> str:

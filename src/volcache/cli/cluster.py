@@ -49,7 +49,7 @@ _VERBS: Final = ("added", "changed", "removed", "unchanged")
 
 
 def _collector(arguments: argparse.Namespace) -> FleetCollector:
-    return FleetCollector(arguments.targets, timeout=arguments.timeout)
+    return FleetCollector(arguments.targets, arguments.timeout)
 
 
 def _status(arguments: argparse.Namespace) -> int:

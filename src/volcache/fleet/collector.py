@@ -7,7 +7,6 @@ answers may be anything; a number that is missing or of another type counts as 0
 
 from __future__ import annotations
 
-import json
 import time
 from operator import add
 from types import MappingProxyType
@@ -16,23 +15,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from volcache.errors import InstanceError
 from volcache.fleet.health import HEALTHY, Health, at, health_of, number, refused
 from volcache.fleet.remote import (
-    TIMEOUT_SECONDS,
     Stats,
-    decode_stats,
     each,
-    fetch_body,
+    fetch_stats,
 )
 from volcache.fleet.targets import read_targets
 from volcache.histogram import BUCKETS, NS_PER_SECOND, Histogram
 from volcache.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from volcache.fleet.targets import Target
 
-UNKNOWN: Final = "unknown"  # The state of an instance that was not asked yet.
-OUT: Final = "out"  # That of one that the list excludes.
+OUT: Final = "out"  # The state of an instance that the list excludes.
 _TEXT_MAX: Final = 200
 _NUMBER_MAX: Final = float(1 << 63)
 _NOTHING: Final = (0,) * 7  # The counters at the start of an instance.
@@ -110,46 +106,42 @@ class About(NamedTuple):
 
 
 class Watched:
-    """One instance of the list, and what is known about it."""
+    """
+    One instance of the list, and what is known about it.
+
+    Attributes:
+        health: Since the first answer.
+        stats: Its numbers; None if it does not answer.
+    """
+
+    health: Health
 
     def __init__(self, target: Target) -> None:
         """Know nothing yet."""
         self.target = target
-        self.health = Health(HEALTHY, UNKNOWN, "not asked yet")
+        self.stats: Stats | None = None
         self.failure = ""  # why it has not answered the last poll
         self.figures: Figures | None = None  # None: it does not answer.
         self.about = About()
-        self._body = b""  # its last answer
         self._before: _Sample | None = None
 
-    @property
-    def stats(self) -> Stats | None:
-        """Its numbers; None if it does not answer."""
-        return None if self.figures is None else dict(json.loads(self._body))
-
-    def receive(self, found: bytes | InstanceError, began: float, now: float) -> None:
+    def receive(self, stats: Stats, began: float, now: float) -> None:
         """
-        Take over an answer, or why there is none.
+        Take over an answer.
 
         Args:
-            found: The body of `/-/stats`.
-            began: When it was asked for.
-            now: When it was complete.
+            stats: Of `/-/stats`.
+            began: When they were asked for.
+            now: When they were complete.
         """
-        if isinstance(found, InstanceError):
-            self._fail(found)
-            return
         try:
-            self._add(found, began, now)
-        except InstanceError as error:
-            self._fail(error)
+            self._add(stats, began, now)
         except Exception as error:  # noqa: BLE001 - What answers may be anything.
-            self._fail(InstanceError(self.target.url, f"wrong numbers: {error}"))
+            self.fail(InstanceError(self.target.url, f"wrong numbers: {error}"))
 
-    def _add(self, body: bytes, began: float, now: float) -> None:
-        stats = decode_stats(self.target.url, body)
+    def _add(self, stats: Stats, began: float, now: float) -> None:
         self._set_health(health_of(stats))
-        self.failure, self._body = "", body
+        self.failure, self.stats = "", stats
         clock = number(stats, "now")
         self.about = About(
             _text(stats, "version"),
@@ -161,11 +153,12 @@ class Watched:
         )
         self._add_sample(stats, now)
 
-    def _fail(self, error: InstanceError) -> None:
+    def fail(self, error: InstanceError) -> None:
         """Let it be down."""
         health = health_of(error)
         self._set_health(health)
         self.failure, self.figures, self.about = health.problem, None, About()
+        self.stats = None
 
     def _set_health(self, health: Health) -> None:
         if self.target.is_down:
@@ -185,43 +178,35 @@ class Watched:
 class FleetCollector:
     """Asks the instances of a list for their numbers, once or again and again."""
 
-    def __init__(
-        self,
-        sources: Sequence[str],
-        *,
-        timeout: float = TIMEOUT_SECONDS,
-        clock: Callable[[], int] = time.time_ns,
-    ) -> None:
+    def __init__(self, sources: Sequence[str], timeout: float) -> None:
         """
         Read the list; ask nothing yet.
 
         Args:
             sources: As for `read_targets`.
             timeout: Seconds that an instance may take for an answer.
-            clock: Nanoseconds since the epoch.
 
         Raises:
             ConfigError: As `read_targets`.
         """
         self._watched = [Watched(target) for target in read_targets(sources)]
-        self._timeout, self._clock = timeout, clock
+        self._timeout = timeout
 
     def poll(self) -> list[Watched]:
         """Ask all instances at the same time; return them in the order of the list."""
         urls = [one.target.operator_url for one in self._watched]
-        for one, (_, answer) in zip(self._watched, each(urls, self._ask), strict=True):
-            one.receive(*answer)  # type: ignore[misc]
+        for one, (_, found) in zip(self._watched, each(urls, self._ask), strict=True):
+            if isinstance(found, InstanceError):
+                one.fail(found)
+            else:
+                one.receive(*found)
         return self._watched
 
-    def _ask(self, url: str) -> tuple[bytes | InstanceError, float, float]:
-        """Return the answer, and when it was asked for and complete."""
-        began = self._clock() / NS_PER_SECOND
-        found: bytes | InstanceError
-        try:
-            found = fetch_body(url, timeout=self._timeout)
-        except InstanceError as error:
-            found = error
-        return found, began, self._clock() / NS_PER_SECOND
+    def _ask(self, url: str) -> tuple[Stats, float, float]:
+        """Return the numbers, and when they were asked for and complete."""
+        began = time.time_ns() / NS_PER_SECOND
+        stats = fetch_stats(url, timeout=self._timeout)
+        return stats, began, time.time_ns() / NS_PER_SECOND
 
 
 def _sample(stats: Stats, now: float) -> _Sample:

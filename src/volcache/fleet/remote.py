@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from volcache_client.messages import Answer
 
 TIMEOUT_SECONDS: Final = 5.0
-# An action is answered when it is on the disk of the instance.
-ACTION_TIMEOUT_SECONDS: Final = 60.0
 ANSWER_BYTES_MAX: Final = 128 << 10  # Of one; usually 6 KB.
 # Instances that are asked at the same time: a poll takes one time-out however many hang.
 AT_ONCE_MAX: Final = 512
@@ -101,16 +99,16 @@ def _ask(
         raise InstanceError(url, reason.removeprefix("cannot connect: ")) from error
 
 
-def fetch_body(url: str, *, timeout: float = TIMEOUT_SECONDS) -> bytes:
+def fetch_stats(url: str, *, timeout: float = TIMEOUT_SECONDS) -> Stats:
     """
-    Return the body of `/-/stats` of an instance, without the list of volumes.
+    Return the decoded JSON of `/-/stats` of an instance, without the list of volumes.
 
     Args:
         url: Of the instance, from `url_of`.
         timeout: For the connection and the whole answer together, seconds.
 
     Raises:
-        InstanceError: There is no answer, or its status is not 200.
+        InstanceError: There is no answer, or not one of volcache with status 200.
     """
     answer = _ask(url, "/-/stats?volumes=0", timeout=timeout)
     if answer.status != HTTPStatus.OK:
@@ -118,27 +116,12 @@ def fetch_body(url: str, *, timeout: float = TIMEOUT_SECONDS) -> bytes:
         if answer.status == HTTPStatus.MISDIRECTED_REQUEST:
             reason += f": {first_line(answer.body)}"
         raise InstanceError(url, reason)
-    return answer.body
-
-
-def decode_stats(url: str, body: bytes) -> Stats:
-    """
-    Return the JSON of `/-/stats`, decoded.
-
-    Raises:
-        InstanceError: It is not that of a volcache instance.
-    """
     try:
-        stats = json.loads(body)
+        stats = json.loads(answer.body)
         _ = stats["store"]["keys"], stats["requests"]["total"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise InstanceError(url, "the response is not from volcache") from error
     return dict(stats)
-
-
-def fetch_stats(url: str, *, timeout: float = TIMEOUT_SECONDS) -> Stats:
-    """Return the decoded JSON of `/-/stats` of an instance; see `fetch_body`."""
-    return decode_stats(url, fetch_body(url, timeout=timeout))
 
 
 def problem_of(url: str, *, timeout: float) -> str:
@@ -150,9 +133,7 @@ def problem_of(url: str, *, timeout: float) -> str:
     return "" if answer.status == HTTPStatus.OK else first_line(answer.body)
 
 
-def act(
-    url: str, path: str, token: str, *, timeout: float = ACTION_TIMEOUT_SECONDS
-) -> str:
+def act(url: str, path: str, token: str, *, timeout: float) -> str:
     """
     Let an instance do something; return the line that it answers.
 
@@ -160,7 +141,7 @@ def act(
         url: Of the instance, from `url_of`.
         path: Of the action, with its query, such as `/-/flush`.
         token: The `admin_token` of the instance.
-        timeout: As for `fetch_body`.
+        timeout: As for `fetch_stats`.
 
     Raises:
         InstanceError: It does not answer, or refuses.
@@ -181,7 +162,7 @@ def refusal(where: str, answer: Answer) -> InstanceError:
 
 
 def each(
-    urls: Sequence[str], call: Callable[[str], T], *, at_once: int = AT_ONCE_MAX
+    urls: Sequence[str], call: Callable[[str], T]
 ) -> Iterator[tuple[str, T | InstanceError]]:
     """
     Call a function for each instance, several at a time.
@@ -189,12 +170,11 @@ def each(
     Args:
         urls: Of the instances.
         call: Returns something of the instance at a URL, or raises `InstanceError`.
-        at_once: How many calls run at the same time.
 
     Yields:
         Each URL with what was returned or raised, in the order of `urls`.
     """
-    room = BoundedSemaphore(at_once)
+    room = BoundedSemaphore(AT_ONCE_MAX)
 
     def run(url: str, future: Future[T | InstanceError]) -> None:
         try:

@@ -43,11 +43,6 @@ class Target(NamedTuple):
         return self.operator or self.url
 
 
-def sources_of(given: Sequence[str], default: str = INSTANCES_DEFAULT) -> list[str]:
-    """Return what was given, else the words of the environment, else the default."""
-    return list(given) or os.environ.get(TARGETS, "").split() or [default]
-
-
 def read_targets(
     sources: Sequence[str], default: str = INSTANCES_DEFAULT
 ) -> list[Target]:
@@ -65,7 +60,7 @@ def read_targets(
     """
     places: dict[str, str] = {}
     targets: list[Target] = []
-    sources = sources_of(sources, default)
+    sources = list(sources) or os.environ.get(TARGETS, "").split() or [default]
     for source in sources:
         where = source if _is_file(Path(source)) else "the arguments"
         for target in _read(source):

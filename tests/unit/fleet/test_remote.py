@@ -11,7 +11,7 @@ import pytest
 from support.scripted_server import Peer, ScriptedServer, always, sending, value
 from support.tables import rows
 from volcache.errors import ConfigError, InstanceError
-from volcache.fleet.remote import act, each, fetch_body, fetch_stats, url_of
+from volcache.fleet.remote import act, each, fetch_stats, url_of
 
 
 @rows(
@@ -44,12 +44,12 @@ def test_url_of_what_is_no_address_is_refused(target: str) -> None:
 def test_act_sends_a_post_with_the_token() -> None:
     """Its answer is the first line; an error has no control characters."""
     with sending(value(b"flushed\n\n")) as (name, received):
-        assert act(f"http://{name}", "/-/flush", "secret") == "flushed"
+        assert act(f"http://{name}", "/-/flush", "secret", timeout=30) == "flushed"
     assert received[0].startswith(b"POST /-/flush HTTP/1.1\r\n")
     assert b"Authorization: Bearer secret\r\n" in received[0]
     refused = b"HTTP/1.1 409 x\r\nContent-Length: 7\r\n\r\no\x1bff\nx\n"
     with sending(refused) as (name, _), pytest.raises(InstanceError) as error:
-        act(f"http://{name}", "/-/flush", "secret")
+        act(f"http://{name}", "/-/flush", "secret", timeout=30)
     assert str(error.value) == f"http://{name}: 409 o ff"
 
 
@@ -98,7 +98,7 @@ def test_fetch_of_an_answer_without_end_ends_at_the_timeout(
 
     with ScriptedServer(trickle) as server:
         with pytest.raises(InstanceError, match=r"no answer within 0.3 s"):
-            fetch_body(f"http://{server.name}", timeout=0.3)
+            fetch_stats(f"http://{server.name}", timeout=0.3)
         has_ended.set()
 
 
@@ -112,6 +112,6 @@ def test_fetch_of_an_endless_answer_takes_bounded_memory() -> None:
                 peer.send(bytes(1 << 16))
 
     with ScriptedServer(serve) as server:
-        answers = each([f"http://{server.name}"] * 12, partial(fetch_body, timeout=60))
+        answers = each([f"http://{server.name}"] * 12, partial(fetch_stats, timeout=60))
         reasons = {str(answer).partition(": ")[2] for _, answer in answers}
     assert reasons == {"the answer is longer than 131072 bytes"}
