@@ -33,7 +33,8 @@ from bench.report import table
 from bench.servers import IP, Dataset, nginx_in_front
 from support.far_machine import FarMachine, NoNamespacesError
 from support.waiting import comes_true
-from volcache.fleet.folder import plan, write
+from volcache.cli.cluster import apply_change
+from volcache.fleet.folder import plan
 from volcache.fleet.inventory import load_inventory
 from volcache.fleet.render import INSTANCES
 from volcache_client.ring import HashRing
@@ -102,7 +103,8 @@ class Fleet:
         file = work / "inventory.toml"
         file.write_text("\n".join(lines), encoding="utf-8")
         self.inventory: Inventory = load_inventory(file)
-        write(work / "rendered", plan(work / "rendered", self.inventory))
+        for change in plan(work / "rendered", self.inventory).changes:
+            apply_change(work / "rendered", change)
         listed = (work / "rendered" / INSTANCES).read_text(encoding="utf-8")
         self.nginx = nginx_in_front(listed, work / "nginx")
 

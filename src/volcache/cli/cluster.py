@@ -8,6 +8,8 @@ import shlex
 import shutil
 import sys
 from collections import Counter
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -15,20 +17,21 @@ from urllib.parse import urlsplit
 from volcache.cli.command import (
     EXIT_FAILED,
     EXIT_OK,
+    FileError,
     command,
     output,
     print_line,
 )
 from volcache.cli.screen import show
-from volcache.cli.streams import writing
+from volcache.cli.streams import write_file
 from volcache.cli.values import tell_all
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.checks import check, listed
 from volcache.fleet.collector import FleetCollector
-from volcache.fleet.folder import plan, write
+from volcache.fleet.folder import plan
 from volcache.fleet.inventory import load_inventory, with_drained
 from volcache.fleet.local import SYSTEMD, is_local, restart
-from volcache.fleet.render import machine_of
+from volcache.fleet.render import SCRIPT, machine_of
 from volcache.fleet.report import as_json, table, totals, worst_first
 from volcache.fleet.targets import read_targets
 from volcache.text import counted
@@ -184,10 +187,32 @@ def _render(arguments: argparse.Namespace) -> int:
         for line in _diff(found.changes):
             print_line(line)
         return EXIT_FAILED if found.changes else EXIT_OK
-    write(folder, found)
+    for change in found.changes:
+        apply_change(folder, change)
     for line in _rendered(found):
         print_line(line)
     return EXIT_OK
+
+
+def apply_change(folder: Path, change: FileChange) -> None:
+    """
+    Write a file, or remove it with the folders that are then empty.
+
+    Raises:
+        FileError: It cannot be written or removed.
+    """
+    target = folder / change.path
+    if change.new is not None:
+        is_program = target.name == SCRIPT
+        write_file(target, change.new.encode(), is_program=is_program)
+        return
+    try:
+        target.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileError(str(target), "removed", error) from error
+    with suppress(OSError):
+        for parent in takewhile(lambda parent: parent != folder, target.parents):
+            parent.rmdir()
 
 
 def _drain(arguments: argparse.Namespace) -> int:
@@ -200,8 +225,7 @@ def _drain(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{path}: has no instance {name}; give MACHINE:PORT")
     drained = found.drained - {name} if arguments.back else found.drained | {name}
     text = with_drained(path, drained)
-    with writing(str(path)) as file:
-        file.write(text.encode())
+    write_file(path, text.encode())
     arguments.diff = False
     return _render(arguments)
 

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from volcache.cli.command import FileError, command, output, print_line
-from volcache.cli.streams import writing
+from volcache.cli.command import command, output, print_line
+from volcache.cli.streams import write_file
 from volcache.errors import ConfigError, FolderError
 from volcache.shipped import shipped_files, shipped_root
 from volcache.text import counted
@@ -38,7 +38,9 @@ def _run(arguments: argparse.Namespace) -> None:
         _require_new(folder, changed)
     with output() as report:
         for path in changed:
-            _write(root / path, folder / path)
+            source = root / path
+            is_program = os.access(source, os.X_OK)
+            write_file(folder / path, source.read_bytes(), is_program=is_program)
             report(str(folder / path))
         same = len(paths) - len(changed)
         report(f"{counted(len(changed), 'file')} written, {same} unchanged")
@@ -68,17 +70,6 @@ def _require_new(folder: Path, changed: Sequence[str]) -> None:
         f" {counted(len(present), 'file')} with other contents: {named}; write into another"
         " folder and compare, or replace with --force"
     )
-
-
-def _write(source: Path, target: Path) -> None:
-    """Write a file as a whole or not at all."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(str(target), "written", error) from error
-    is_program = os.access(source, os.X_OK)
-    with writing(str(target), is_program=is_program) as file:
-        file.write(source.read_bytes())
 
 
 COMMAND: Final = command("files", _run)

@@ -109,6 +109,21 @@ def _replacing(path: Path, mode: int) -> Iterator[IO[bytes]]:
         raise
 
 
+def write_file(path: Path, data: bytes, *, is_program: bool = False) -> None:
+    """
+    Write a file as a whole or not at all, in a folder that may be missing.
+
+    Raises:
+        FileError: It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(str(path), "written", error) from error
+    with writing(str(path), is_program=is_program) as file:
+        file.write(data)
+
+
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
     """

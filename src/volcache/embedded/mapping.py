@@ -83,11 +83,11 @@ class StoredMapping(StoredValues[V], MutableMapping[Key, V]):
 
     def values(self) -> ValuesView[V]:
         """Return a view of the values; reading them does not keep them."""
-        return _Values(self)
+        return _Values(cast("Mapping[bytes, V]", self))
 
     def items(self) -> ItemsView[bytes, V]:
         """Return a view of the keys and values; reading them does not keep them."""
-        return _Items(self)
+        return _Items(cast("Mapping[bytes, V]", self))
 
     def read_items(self) -> Iterator[tuple[bytes, V]]:
         """Yield what `items` returns a view of."""
@@ -142,12 +142,10 @@ class StoredMapping(StoredValues[V], MutableMapping[Key, V]):
 class _Values(ValuesView[V]):
     """The values of a cache."""
 
-    def __init__(self, cache: StoredMapping[V]) -> None:
-        super().__init__(cast("Mapping[bytes, V]", cache))
-        self._cache = cache
+    _mapping: StoredMapping[V]
 
     def __iter__(self) -> Iterator[V]:
-        return (value for _, value in self._cache.read_items())
+        return (value for _, value in self._mapping.read_items())
 
     def __contains__(self, value: object) -> bool:
         # The one of the base class reads the keys one by one, which may be gone by then.
@@ -157,9 +155,7 @@ class _Values(ValuesView[V]):
 class _Items(ItemsView[bytes, V]):
     """The keys and values of a cache."""
 
-    def __init__(self, cache: StoredMapping[V]) -> None:
-        super().__init__(cast("Mapping[bytes, V]", cache))
-        self._cache = cache
+    _mapping: StoredMapping[V]
 
     def __iter__(self) -> Iterator[tuple[bytes, V]]:
-        return self._cache.read_items()
+        return self._mapping.read_items()

@@ -1,5 +1,5 @@
 """
-A folder of rendered files, which are replaced and removed when they are rendered again.
+What would change in a folder of rendered files when they are rendered again.
 
 They are known by how they begin. Other files in the folder are never changed.
 """
@@ -15,7 +15,6 @@ from volcache.fleet.render import (
     INSTANCES,
     MACHINES,
     PROMETHEUS,
-    SCRIPT,
     TARGETS_BEGIN,
     render,
 )
@@ -92,20 +91,6 @@ def plan(folder: Path, inventory: Inventory) -> Plan:
     return Plan(sorted(changes), list(files))
 
 
-def write(folder: Path, found: Plan) -> None:
-    """
-    Do what `plan` found. It may be repeated after it was interrupted.
-
-    Raises:
-        FolderError: A file cannot be written or removed.
-    """
-    for change in found.changes:
-        if change.new is None:
-            _remove(folder, change.path)
-        else:
-            _replace(folder, change.path, change.new)
-
-
 def _present(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each file."""
     for path in (found for top in _TOPS for found in (folder / top).rglob("*")):
@@ -114,42 +99,9 @@ def _present(folder: Path) -> Iterator[tuple[str, str]]:
                 text = path.read_bytes().decode(errors="replace")
                 yield path.relative_to(folder).as_posix(), text
         except OSError as error:
-            raise _failed(path, "read", error) from error
+            reason = f"cannot be read: {error.strerror}"
+            raise FolderError(f"{path}: {reason}") from error
 
 
 def _is_rendered(text: str) -> bool:
     return HEADER in text[:_BEGIN_MAX] or text.startswith(TARGETS_BEGIN)
-
-
-def _replace(folder: Path, path: str, text: str) -> None:
-    """Write a file so that there is never a part of it."""
-    target = folder / path
-    new = target.with_name(f".{target.name}.new")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        new.write_bytes(text.encode())
-        if target.name == SCRIPT:
-            new.chmod(new.stat().st_mode | 0o111)
-        new.replace(target)
-    except OSError as error:
-        raise _failed(target, "written", error) from error
-
-
-def _remove(folder: Path, path: str) -> None:
-    """Remove a file, and the folders that are then empty."""
-    target = folder / path
-    try:
-        target.unlink(missing_ok=True)
-    except OSError as error:
-        raise _failed(target, "removed", error) from error
-    for parent in target.parents:
-        if parent == folder:
-            break
-        try:
-            parent.rmdir()
-        except OSError:
-            break
-
-
-def _failed(path: Path, verb: str, error: OSError) -> FolderError:
-    return FolderError(f"{path}: cannot be {verb}: {error.strerror}")

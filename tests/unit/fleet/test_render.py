@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from support.program import Ended, ended
+from volcache.cli.cluster import apply_change
+from volcache.cli.command import FileError
 from volcache.errors import FolderError
-from volcache.fleet.folder import Plan, plan, write
+from volcache.fleet.folder import Plan, plan
 from volcache.fleet.inventory import load_inventory
 from volcache.fleet.render import BEFORE, HEADER, INSTANCES, PROMETHEUS
 
@@ -50,7 +52,8 @@ class Rendered:
     def write(self, text: str) -> dict[str, str]:
         """Render an inventory; return what was done, by path."""
         found = self.plan(text)
-        write(self.folder, found)
+        for change in found.changes:
+            apply_change(self.folder, change)
         return {change.path: change.verb for change in found.changes}
 
     def text(self, path: str) -> str:
@@ -224,7 +227,7 @@ def test_render_after_an_interruption_completes(
     for left in range(15):  # noqa: B007 - Read by the function above.
         try:
             rendered.write(TWO)
-        except FolderError as error:
+        except FileError as error:
             assert "cannot be written: No space left on device" in str(error)  # noqa: PT017
     left = 99
     rendered.write(TWO)
