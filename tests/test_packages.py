@@ -89,7 +89,7 @@ def test_requirements_have_all_dependencies_of_the_service() -> None:
 
 def test_every_place_has_the_same_version() -> None:
     """The changelog has it when it is released."""
-    found = dict(release.versions(ROOT))
+    found = release.versions(ROOT)
     assert found.pop("docs/CHANGELOG.md") in {None, volcache.__version__}
     assert set(found.values()) == {volcache.__version__}
 

@@ -1,7 +1,5 @@
 """
-Count the words and sentences of the documents, and name the sentences that are too long.
-
-    tools/prose.py [--longest WORDS] [--total WORDS] [FILE...]
+Count the words of the documents, and name the sentences that are too long.
 
 Words are those of the whole page, as `wc -w` counts them. Sentences are those outside of
 code blocks, tables and headings; code within a sentence is one word.
@@ -9,7 +7,6 @@ code blocks, tables and headings; code within a sentence is one word.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from pathlib import Path
@@ -24,6 +21,8 @@ DOCUMENTS: Final = [
 ]
 # Made from texts of the code; not part of the total.
 GENERATED: Final = "REFERENCE.md"
+SENTENCE_WORDS: Final = 40
+TOTAL_WORDS: Final = 42_000
 _LEFT_OUT: Final = re.compile(
     r"^ *```.*?^ *```$|<!--.*?-->|^ *\|[^\n]*$|^#[^\n]*$", re.DOTALL | re.MULTILINE
 )
@@ -46,48 +45,19 @@ def sentences(page: str) -> Iterator[tuple[int, str]]:
             yield page.count("\n", 0, text.start()) + 1, " ".join(sentence.split())
 
 
-def lengths(page: str) -> list[int]:
-    """Return the words of each sentence, in ascending order."""
-    return sorted(len(sentence.split()) for _, sentence in sentences(page))
-
-
-def row(name: str, words: int, counts: list[int]) -> str:
-    """Return a line of the report: words, sentences, their median and 90th percentile."""
-    middle, high = (counts[len(counts) * n // 10] if counts else 0 for n in (5, 9))
-    return f"{name:<18}{words:>8}{len(counts):>10}{middle:>8}{high:>8}\n"
-
-
-def too_long(path: Path, limit: int) -> Iterator[str]:
-    """Yield the sentences of a page with more words than the limit."""
-    for line, sentence in sentences(path.read_text("utf-8")):
-        if (words := len(sentence.split())) > limit:
-            shown = sentence.replace("\0", " ")
-            yield f"{path}:{line}: {words} words in a sentence: {shown}"
-
-
 def main() -> str:
-    """Print the report; return what is too long, a line for each; empty if nothing is."""
-    parser = argparse.ArgumentParser(description="Count words and sentences.")
-    parser.add_argument("--longest", type=int, default=40, help="words of a sentence")
-    parser.add_argument("--total", type=int, default=42_000, help="words of all pages")
-    parser.add_argument("files", nargs="*", type=Path, default=DOCUMENTS)
-    arguments = parser.parse_args()
-    total, counts = 0, []
-    sys.stdout.write("page                 words sentences  median    90 %\n")
-    for path in arguments.files:
+    """Print the words; return what is too long, a line for each; empty if nothing is."""
+    total, found = 0, []
+    for path in DOCUMENTS:
         page = path.read_text("utf-8")
-        sys.stdout.write(row(path.name, len(page.split()), lengths(page)))
-        if path.name != GENERATED:
-            total += len(page.split())
-            counts += lengths(page)
-    sys.stdout.write(row("without REFERENCE", total, sorted(counts)))
-    found = [
-        one for path in arguments.files for one in too_long(path, arguments.longest)
-    ]
-    if total > arguments.total:
-        found.append(
-            f"{total} words without {GENERATED}, the limit is {arguments.total}"
-        )
+        total += 0 if path.name == GENERATED else len(page.split())
+        for line, sentence in sentences(page):
+            if (words := len(sentence.split())) > SENTENCE_WORDS:
+                shown = sentence.replace("\0", " ")
+                found.append(f"{path}:{line}: {words} words in a sentence: {shown}")
+    sys.stdout.write(f"{total} of {TOTAL_WORDS} words without {GENERATED}\n")
+    if total > TOTAL_WORDS:
+        found.append(f"too many words; the limit is {TOTAL_WORDS}")
     return "\n".join(found)
 
 

@@ -14,26 +14,20 @@ that pip uses, but no root.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 import wheels
 from wheels import TARGETS, Target, output
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DIST: Final = ROOT / "dist"
@@ -49,47 +43,6 @@ CORE_NEEDS: Final = ("hypothesis", "pymemcache", "pytest", "pytest-timeout", "re
 _INSTALL: Final = ("install", "--quiet", "--disable-pip-version-check")
 
 
-class Version(NamedTuple):
-    """What each file says."""
-
-    place: str
-    version: str | None
-
-
-class Timer:
-    """The seconds that the steps took."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[str, float]] = []
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Print a step, and measure it."""
-        print(f"== {name}", flush=True)
-        began = time.monotonic()
-        yield
-        self.rows.append((name, time.monotonic() - began))
-
-    def at_once(self, steps: Mapping[str, Callable[[], str]]) -> None:
-        """Do steps at the same time, and print what each returns."""
-
-        def do(name: str) -> None:
-            began = time.monotonic()
-            shown = steps[name]()
-            print(f"== {name}\n{shown}", flush=True)
-            self.rows.append((name, time.monotonic() - began))
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for _ in pool.map(do, steps):
-                pass
-
-    def report(self) -> None:
-        """Print all steps."""
-        print("== seconds")
-        for name, seconds in self.rows:
-            print(f"  {seconds:6.1f}  {name}")
-
-
 def main() -> None:
     """Do all steps; the first that fails ends it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -101,72 +54,53 @@ def main() -> None:
     targets = [t for t in TARGETS if any(fnmatch(t.name, pattern) for pattern in only)]
     if not targets:
         sys.exit(f"--only matches none of {', '.join(t.name for t in TARGETS)}")
-    timer = Timer()
-    with timer.step("versions"):
-        version = check_versions(is_release=arguments.release)
+    say("versions")
+    version = check_versions(is_release=arguments.release)
     with tempfile.TemporaryDirectory(prefix="volcache-release") as name:
-        untested = release(Path(name), targets, tuple(arguments.python), timer)
+        untested = release(Path(name), targets, tuple(arguments.python))
     shutil.rmtree(DIST, ignore_errors=True)
     BUILT.rename(DIST)
-    timer.report()
     for target in untested:
         print(f"not tested, there is no interpreter: {target.name}")
     print(f"volcache {version}: passed")
 
 
+def say(step: str) -> None:
+    """Print a step that begins."""
+    print(f"== {step}", flush=True)
+
+
 def release(
-    folder: Path, targets: list[Target], given: tuple[str, ...], timer: Timer
+    folder: Path, targets: list[Target], given: tuple[str, ...]
 ) -> list[Target]:
     """Build and test; return the targets whose wheels were not tested."""
     epoch = int(output("git", "log", "-1", "--format=%ct"))
-    with timer.step("tools, headers and interpreters"):
-        include = {t.python: wheels.headers(t.python, given) for t in targets}
-        found = {t: wheels.interpreter(t, given) for t in targets}
-    with timer.step("source package"):
-        shutil.rmtree(BUILT, ignore_errors=True)
-        BUILT.mkdir(parents=True)
-        package = build_source(folder, BUILT, epoch)
-        client = wheels.build_client(folder / "tree", BUILT, epoch)
-        _say_size(client)
-        source = wheels.unpack(package, folder / "source")
-    with timer.step("wheels"):
-        built = build_wheels(source, include, targets, epoch)
-    with timer.step(f"source package and {targets[0].name} again: the same bytes"):
-        again = folder / "again"
-        again.mkdir()
-        require_equal(package, build_source(again, again, epoch))
-        require_equal(client, wheels.build_client(again / "tree", again, epoch))
-        second = wheels.unpack(again / package.name, again / "source")
-        headers = include[targets[0].python]
-        cache = again / "cache"
-        wheel = wheels.build(second, targets[0], headers, epoch, again, cache)
-        require_equal(built[targets[0]], wheel)
-    timer.at_once(
-        {
-            f"{target.name}: installed": partial(
-                test_wheel, folder / target.name, built[target], python
-            )
-            for target, python in found.items()
-            if python
-        }
-        | {
-            "source package: installed": partial(
-                test_source, folder / "compiled", package
-            )
-        }
-        | {
-            f"{client.name} with {python}": partial(
-                test_client, folder / f"client-{target.tag}", client, python
-            )
-            for target, python in found.items()
-            if python and target.machine == "x86_64"
-        }
-    )
-    emulated = [t for t in targets if t.machine == "aarch64" and found[t]][:1]
-    for target in emulated:
-        with timer.step(f"{target.name}: unit tests of the core"):
-            print(test_core(folder / target.name / "bin/python", folder / "tree"))
-    return [target for target in targets if not found[target]]
+    say("tools, headers and interpreters")
+    include = {t.python: wheels.headers(t.python, given) for t in targets}
+    found = {t: python for t in targets if (python := wheels.interpreter(t, given))}
+    say("source package")
+    shutil.rmtree(BUILT, ignore_errors=True)
+    BUILT.mkdir(parents=True)
+    package = build_source(folder, BUILT, epoch)
+    client = wheels.build_client(folder / "tree", BUILT, epoch)
+    _say_size(client)
+    source = wheels.unpack(package, folder / "source")
+    say("wheels")
+    built = build_wheels(source, include, targets, epoch)
+    say(f"source package and {targets[0].name} again: the same bytes")
+    again = folder / "again"
+    again.mkdir()
+    require_equal(package, build_source(again, again, epoch))
+    require_equal(client, wheels.build_client(again / "tree", again, epoch))
+    second = wheels.unpack(again / package.name, again / "source")
+    headers, cache = include[targets[0].python], again / "cache"
+    wheel = wheels.build(second, targets[0], headers, epoch, again, cache)
+    require_equal(built[targets[0]], wheel)
+    test_packages(folder, package, client, {t: (built[t], found[t]) for t in found})
+    for target in [t for t in found if t.machine == "aarch64"][:1]:
+        say(f"{target.name}: unit tests of the core")
+        print(test_core(folder / target.name / "bin/python", folder / "tree"))
+    return [target for target in targets if target not in found]
 
 
 # --- Before the build ------------------------------------------------------------------
@@ -175,18 +109,17 @@ def release(
 def check_versions(*, is_release: bool) -> str:
     """Return the version; a release needs it in all files, and a tree without changes."""
     found = versions(ROOT)
-    for place, version in found:
+    for place, version in found.items():
         print(f"  {version or 'none':<10} {place}")
-    wrong = [f for f in found if f.version != found[0].version]
     changes = output("git", "status", "--porcelain", cwd=ROOT)
     if changes:
         print(f"  changes that are not committed, and not in the packages:\n{changes}")
-    if (wrong or changes) and is_release:
+    if (len({*found.values()}) > 1 or changes) and is_release:
         sys.exit("not ready for a release; see docs/RELEASING.md")
-    return str(found[0].version)
+    return str(next(iter(found.values())))
 
 
-def versions(root: Path) -> list[Version]:
+def versions(root: Path) -> dict[str, str | None]:
     """Return the version in each place that has one; the first is the package's."""
     places = {
         "src/volcache/version.py": r'^__version__.* = "(.+)"$',
@@ -196,11 +129,11 @@ def versions(root: Path) -> list[Version]:
         "pyproject.toml": r'"volcache-client==(.+?)"',
         "docs/volcache.1": r'^\.TH .*"volcache (\S+)"',
     }
-    return [
-        Version(place, found[1] if found else None)
+    return {
+        place: found[1] if found else None
         for place, pattern in places.items()
         for found in [re.search(pattern, (root / place).read_text(), re.MULTILINE)]
-    ]
+    }
 
 
 # --- Building --------------------------------------------------------------------------
@@ -244,13 +177,28 @@ def require_equal(first: Path, second: Path) -> None:
 # --- Tests -----------------------------------------------------------------------------
 
 
+def test_packages(
+    folder: Path, package: Path, client: Path, wheels: dict[Target, tuple[Path, Path]]
+) -> None:
+    """Test packages at the same time, each wheel with its Python."""
+    tests = [partial(test_source, folder / "compiled", package)]
+    for target, (wheel, python) in wheels.items():
+        tests.append(partial(test_wheel, folder / target.name, wheel, python))
+        if target.machine == "x86_64":
+            place = folder / f"client-{target.tag}"
+            tests.append(partial(test_client, place, client, python))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for shown in pool.map(lambda test: test(), tests):
+            print(shown, flush=True)
+
+
 def test_wheel(folder: Path, wheel: Path, python: Path) -> str:
     """Install a wheel into an empty environment without a compiler, and test it."""
     empty = environment(folder, python)
-    shown = ""
+    shown = f"== {wheel.name}: installed\n"
     if "x86_64" in wheel.name:  # In an emulator it takes a minute.
         install(empty, f"{wheel}[tools]")
-        shown = smoke(empty, "tools") + "\n"
+        shown += smoke(empty, "tools") + "\n"
     install(empty, f"{wheel}[server,tools]")
     return shown + smoke(empty, "server")
 
@@ -259,7 +207,7 @@ def test_client(folder: Path, wheel: Path, python: Path) -> str:
     """Install the clients alone, without an index: they depend on nothing."""
     empty = environment(folder, python)
     install(empty, "--no-index", str(wheel))
-    return smoke(empty, "client")
+    return f"== {wheel.name} with {python}\n{smoke(empty, 'client')}"
 
 
 def test_source(folder: Path, package: Path) -> str:
@@ -284,7 +232,8 @@ def test_source(folder: Path, package: Path) -> str:
     if len(lines) != 1:
         sys.exit(f"not one line about what is missing:\n{done.stdout}")
     output(*words)
-    return f"  {lines[0]}\n{smoke(empty, 'server')}"
+    shown = f"  {lines[0]}\n{smoke(empty, 'server')}"
+    return f"== source package: installed\n{shown}"
 
 
 def test_core(python: Path, tree: Path) -> str:
@@ -310,14 +259,6 @@ def install(python: Path, *packages: str) -> None:
 
 def _pip(python: Path) -> tuple[str, ...]:
     return (str(wheels.tools()), "-m", "pip", "--python", str(python))
-
-
-def installed(python: Path) -> set[str]:
-    """Return the names of all packages of an environment."""
-    shown = output(
-        *_pip(python), "list", "--disable-pip-version-check", "--format=json"
-    )
-    return {package["name"] for package in json.loads(shown)}
 
 
 def without_programs(python: Path) -> dict[str, str]:

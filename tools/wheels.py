@@ -344,20 +344,9 @@ def _only(folder: Path, pattern: str = "*.whl") -> Path:
 
 def _tag(wheel: Path, target: Target, environ: dict[str, str]) -> None:
     """Name the target in a wheel, of which setuptools knows the platform."""
-    content = wheel.parent / "content"
-    _wheel("unpack", "--dest", str(content), str(wheel), environ=environ)
-    wheel.unlink()
-    [content] = content.iterdir()
-    [info] = content.glob("*.dist-info")
-    tags = (info / "WHEEL").read_text(encoding="utf-8")
-    tag = f"Tag: {target.tag}-{target.tag}-linux_{target.machine}"
-    tags = re.sub(r"(?m)^Tag: .*$", tag, tags)
-    (info / "WHEEL").write_text(tags, encoding="utf-8")
-    _wheel("pack", "--dest-dir", str(wheel.parent), str(content), environ=environ)
-
-
-def _wheel(*words: str, environ: dict[str, str]) -> None:
-    output(str(tools()), "-m", "wheel", *words, environ=environ)
+    tags = (f"--python-tag={target.tag}", f"--abi-tag={target.tag}")
+    words = (*tags, f"--platform-tag=linux_{target.machine}", "--remove", str(wheel))
+    output(str(tools()), "-m", "wheel", "tags", *words, environ=environ)
 
 
 def _write_settings(
