@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from volcache_client.operations import Operations
@@ -14,14 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Unpack
 
-    from volcache_client.core import Core, Source
-    from volcache_client.exchanges import HttpTransport
+    from volcache_client.core import Source
+    from volcache_client.exchanges import HttpBody, HttpTransport
     from volcache_client.keys import Key
     from volcache_client.making import Making
     from volcache_client.many import Many
     from volcache_client.messages import Operation, Stat
     from volcache_client.metrics import Stats
-    from volcache_client.operations import Streamed
     from volcache_client.options import Options
 
 K = TypeVar("K", bound="str | bytes")
@@ -113,8 +111,7 @@ class BaseReader:
         stat: What is known of the value.
     """
 
-    def __init__(self, core: Core[Any], streamed: Streamed) -> None:
+    def __init__(self, stat: Stat, body: HttpBody) -> None:
         """Use `stream` of a client."""
-        self.stat: Final[Stat] = streamed.stat
-        self._body: Final = streamed.body
-        self._failed: Final = partial(core.stream_failed, streamed.node)
+        self.stat: Final = stat
+        self._body: Final = body

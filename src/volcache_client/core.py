@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from volcache_client.discovery import Nodes
 from volcache_client.errors import (
@@ -18,9 +18,9 @@ from volcache_client.errors import (
     PoolTimeoutError,
     error_of,
 )
-from volcache_client.headers import checked_type, etag_of, max_age, size_of
+from volcache_client.headers import checked_type, etag_of, max_age
 from volcache_client.keys import encode_key, path_of
-from volcache_client.messages import Answer, Opened, Request
+from volcache_client.messages import Answer, Request
 from volcache_client.metrics import Counters
 from volcache_client.nodes import HealthOptions, Node, NodeEvent
 from volcache_client.uploads import Upload
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from volcache_client.options import Options
     from volcache_client.serializers import Codec
 
+    Send = Callable[[Node, Request, float], Operation[Any]]
     Source = (
         str | os.PathLike[str] | Sequence[str | tuple[str, int]] | Callable[[], Any]
     )
@@ -102,50 +103,45 @@ class Core(Generic[V]):
 
     # --- Values by their stored key -----------------------------------------------
 
-    async def look(self, stored: bytes, method: str = "GET") -> Answer | None:
-        """Return the answer with a value, or with its head only; None for a miss."""
-        node = await self.node_of(stored)
-        request = Request(method, path_of(stored), self.headers)
-        answer = found_in(node, await self.exchange(node, request))
-        if answer is not None and method == "HEAD":
-            size_of(node.name, answer)
-        return answer
+    async def ask(
+        self,
+        stored: bytes,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: bytes | Upload | None = None,
+        *,
+        is_repeatable: bool = True,
+        send: Send | None = None,
+    ) -> tuple[Node, Any]:
+        """Return the node of a key, by a list that is not too old, and its answer."""
+        if self.nodes.is_read_again:
+            await self.refresh()
+        node = self.nodes.of(stored)
+        sent = self.headers if headers is None else headers
+        request = Request(method, path_of(stored), sent, body, is_repeatable)
+        return node, await self.exchange(node, request, send)
 
-    async def open(self, stored: bytes) -> tuple[Node, Opened] | None:
-        """Return the answer with a value that is not read yet; None for a miss."""
-        node = await self.node_of(stored)
-        request = Request("GET", path_of(stored), self.headers)
-        answer: object = await self.exchange(node, request, self.driver.open)
-        if isinstance(answer, Opened):
-            return node, answer
-        found_in(node, cast("Answer", answer))
-        return None
+    async def look(self, stored: bytes) -> Answer | None:
+        """Return the answer with a value; None for a miss."""
+        return found_in(*await self.ask(stored))
 
     async def store(
         self, stored: bytes, body: bytes | Upload, headers: Mapping[str, str]
     ) -> str | None:
         """Store a value; return its ETag, None if the condition does not hold."""
-        node = await self.node_of(stored)
         is_repeatable = "If-None-Match" not in headers and "If-Match" not in headers
         if isinstance(body, Upload):
             is_repeatable = is_repeatable and body.is_repeatable
-        request = Request("PUT", path_of(stored), headers, body, is_repeatable)
-        answer = await self.exchange(node, request)
+        node, answer = await self.ask(
+            stored, "PUT", headers, body, is_repeatable=is_repeatable
+        )
         return etag_of(node.name, answer)
 
     async def remove(self, stored: bytes, etag: str | None) -> bool:
         """Remove a value; return whether it, and that with the ETag, was stored."""
-        condition = {} if etag is None else {"If-Match": etag}
-        node = await self.node_of(stored)
-        headers = {**self.headers, **condition}
-        request = Request("DELETE", path_of(stored), headers, None, not condition)
-        return was_removed(node, await self.exchange(node, request))
-
-    async def node_of(self, stored: bytes) -> Node:
-        """Return the node of a key, by a list that is not too old."""
-        if self.nodes.is_read_again:
-            await self.refresh()
-        return self.nodes.of(stored)
+        headers = self.headers if etag is None else {**self.headers, "If-Match": etag}
+        asked = self.ask(stored, "DELETE", headers, is_repeatable=etag is None)
+        return was_removed(*await asked)
 
     async def refresh(self) -> None:
         """Read the list of nodes again if its time has come."""
@@ -158,8 +154,8 @@ class Core(Generic[V]):
         self,
         node: Node,
         request: Request,
-        send: Callable[[Node, Request, float], Operation[Any]] | None = None,
-    ) -> Answer:
+        send: Send | None = None,
+    ) -> Any:  # noqa: ANN401 - What `send` returns; by default an `Answer`.
         """
         Send a request to a node that is up.
 
@@ -170,7 +166,7 @@ class Core(Generic[V]):
         if not node.is_up:
             await self._admit(node)
         try:
-            answer: Answer = await (send or self.driver.send)(
+            answer = await (send or self.driver.send)(
                 node, request, self.options.timeout
             )
         except NodeError as error:
@@ -246,7 +242,7 @@ class Core(Generic[V]):
                 self._failed(node, error, sum(one is error for one in failed))
 
     def stream_failed(self, node: Node, error: NodeError) -> None:
-        """Count an error that ended a stream; the caller raises it, whatever `on_error`."""
+        """Count an error that ended a stream; it is raised, whatever `on_error`."""
         self.counters.error(error)
         self._failed(node, error, 0)
 

@@ -16,6 +16,7 @@ import socket
 import ssl
 import sys
 from collections import deque
+from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
@@ -33,7 +34,7 @@ from volcache_client.http1 import (
     connect_error,
     is_short,
 )
-from volcache_client.messages import Answer, Opened
+from volcache_client.messages import Answer
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -331,8 +332,6 @@ class HttpTransport(Generic[P]):
         pool = self._pools.get(node) or self._pool(node)
         exchange = HttpExchange(pool.host, (request,), pool.limit)
         pool.release(await begin(pool, exchange, seconds))
-        if not exchange.has_end:
-            raise NodeConnectionError(pool.name, "an answer of unknown length")
         return exchange.answer()
 
     async def send_many(
@@ -372,29 +371,29 @@ class HttpTransport(Generic[P]):
 
     async def open(
         self, node: Node, request: Request, seconds: float
-    ) -> Answer | Opened:
+    ) -> tuple[Answer, HttpBody | None]:
         """
         Send a request and read the head of its answer, and the body if it is not 200.
 
         `seconds` are those until the head, and then between two parts.
+
+        Returns:
+            The answer, and what reads the body of a 200, which must be closed.
         """
         pool = self._pool(node)
         exchange = HttpExchange(pool.host, (request,), is_whole=False)
         body = HttpBody(
             pool, await begin(pool, exchange, seconds, 0), exchange, seconds
         )
-        is_open = False
-        try:
+        with ExitStack() as stack:
+            stack.callback(body.close)
             if exchange.status != _OK:
                 await body.receive(sys.maxsize)
-                return exchange.answer()
+                return exchange.answer(), None
             if "Content-Length" not in exchange.headers:
                 raise NodeConnectionError(pool.name, "an answer of unknown length")
-            is_open = True
-            return Opened(_OK, exchange.headers, body)
-        finally:
-            if not is_open:
-                body.close()
+            stack.pop_all()
+        return Answer(_OK, exchange.headers, b""), body
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -489,7 +488,14 @@ async def begin(
 
 
 class HttpBody:
-    """The body of an answer; read by one thread or task at a time."""
+    """
+    The body of an answer; read by one thread or task at a time.
+
+    Attributes:
+        on_error: Called with an error of the node before `read` raises it.
+    """
+
+    on_error: Callable[[NodeError], object]
 
     def __init__(
         self,
@@ -504,9 +510,9 @@ class HttpBody:
         self._seconds: Final = seconds
         self._connection: HttpConnection | None = connection
 
-    async def read(self, size: int | None) -> bytes:
+    async def read(self, size: int) -> bytes:
         """
-        Return up to `size` bytes, less only at the end; None: all that is left.
+        Return up to `size` bytes, less only at the end; below 0: all that is left.
 
         Raises:
             NodeError: It ended before its announced end, or no part of it came in time.
@@ -516,8 +522,13 @@ class HttpBody:
             raise ClientUsageError("the stream is closed; read it within its block")
         self._connection.is_by_part = True
         self._connection.until = self._pool.clock() + self._seconds
-        await self.receive(sys.maxsize if size is None else size)
-        return self._exchange.read(size)
+        wanted = sys.maxsize if size < 0 else size
+        try:
+            await self.receive(wanted)
+        except NodeError as error:
+            self.on_error(error)
+            raise
+        return self._exchange.read(wanted)
 
     async def receive(self, count: int) -> None:
         """
@@ -571,7 +582,7 @@ class _Lane:
         self._exchange: Final = HttpExchange(pool.host, requests, pool.limit)
         self._connection: Any = connection
         self._was_open: Final = connection is not None
-        # Of the first request without an answer, if that has one of its own.
+        # Of the first request without an answer, if its value is too large.
         self._refused: list[CacheError] = []
         # Of those that are left; None: they may be sent again.
         self._error: CacheError | None = None
@@ -599,12 +610,8 @@ class _Lane:
         except OSError as error:
             self._failed(error)
             return
-        if not self._exchange.answers:  # Of a single one: it came in parts.
-            if self._exchange.has_end:
-                self._exchange.answers.append(self._exchange.answer())
-            else:
-                reason = "an answer of unknown length"
-                self._refused = [NodeConnectionError(self._pool.name, reason)]
+        if not self._exchange.answers:  # More of its text is not read.
+            self._exchange.answers.append(self._exchange.answer())
 
     def _failed(self, error: OSError) -> None:
         """
@@ -613,11 +620,10 @@ class _Lane:
         A server may close a connection at any moment between two answers.
         """
         self.works = False
-        is_broken = isinstance(error, ConnectionError | ssl.SSLError)
         has_worked = self._was_open or bool(self._exchange.answers)
         if isinstance(error, ValueSizeError):
             self._refused = [self._pool.error_of(error)]
-        elif not is_broken or not has_worked or self._exchange.has_received:
+        elif not has_worked or not self._exchange.is_stale(error):
             self._error = self._pool.error_of(error)
 
     def results(self) -> list[Answer | CacheError | None]:

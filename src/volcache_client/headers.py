@@ -15,7 +15,7 @@ from volcache_client.keys import TTL_MAX, checked_ttl
 from volcache_client.messages import Stat
 
 if TYPE_CHECKING:
-    from volcache_client.messages import Answer, Opened
+    from volcache_client.messages import Answer
 
 _ETAG: Final = re.compile(r'"[!#-~]*"')
 _DIGITS_MAX: Final = 18
@@ -25,7 +25,7 @@ _OK: Final = 200
 _PRECONDITION_FAILED: Final = 412
 
 
-def stat_of(answer: Answer | Opened, size: int) -> Stat:
+def stat_of(answer: Answer, size: int) -> Stat:
     """Return what the headers of an answer say of a value."""
     headers = answer.headers
     return Stat(
@@ -38,7 +38,7 @@ def stat_of(answer: Answer | Opened, size: int) -> Stat:
     )
 
 
-def size_of(node: str, answer: Answer | Opened) -> int:
+def size_of(node: str, answer: Answer) -> int:
     """
     Return the size of a value by the head of its answer.
 

@@ -166,6 +166,7 @@ class HttpExchange:
         self._requests: Final = requests
         self._host: Final = host
         self._limit: Final = limit
+        self._is_whole: Final = is_whole
         if not is_whole or self.request.method == "HEAD":
             self._parser = self._parse()
 
@@ -267,10 +268,11 @@ class HttpExchange:
 
     def _end(self) -> None:
         """End an answer that was received in parts."""
-        if len(self._requests) == 1:  # What of its body was not read stays here.
+        if not self._is_whole:  # What of its body was not read stays here.
             self.is_complete = True
             return
-        if not self.has_end:
+        is_value = self.status == _OK and self.request.method == "GET"
+        if is_value and self._is_endless:  # It may have lost its end.
             raise BadAnswerError("an answer of unknown length")
         self.answers.append(self.answer())
         self.is_complete = self._is_last or len(self.answers) == len(self._requests)
@@ -285,9 +287,9 @@ class HttpExchange:
         wanted = count if self.status == _OK else min(count, _TEXT_BYTES_MAX)
         return self.buffered >= wanted
 
-    def read(self, size: int | None = None) -> bytes:
+    def read(self, size: int = _ENDLESS) -> bytes:
         """Return up to `size` bytes of the body that were received, and forget them."""
-        if size is None or size >= self.buffered:
+        if size >= self.buffered:
             found = b"".join(self._body)
             self._body.clear()
         else:
@@ -316,12 +318,6 @@ class HttpExchange:
         """Whether another request may be sent on the connection."""
         is_in_step = self.is_complete and self._at == len(self._received)
         return is_in_step and self.is_sent and not self._is_last
-
-    @property
-    def has_end(self) -> bool:
-        """Whether it would be noticed that a value is not complete."""
-        is_value = self.status == _OK and self.request.method == "GET"
-        return not (is_value and self._is_endless)
 
     def is_stale(self, error: OSError) -> bool:
         """

@@ -48,21 +48,6 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Opened(NamedTuple):
-    """
-    An answer 200 of HTTP whose body is not read yet.
-
-    Attributes:
-        status: 200.
-        headers: Case-insensitive.
-        body: What the client that took the step reads it from, and must close.
-    """
-
-    status: int
-    headers: Mapping[str, str]
-    body: Any
-
-
 class Stat(NamedTuple):
     """
     What is known of a stored value without reading it.

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, BinaryIO, ParamSpec, TypeVar, overload
 
 from volcache_client.base import BaseClient, BaseReader
-from volcache_client.errors import NodeError
 from volcache_client.making import Making
 from volcache_client.memo import AsyncCachedFunction, memoized
 
@@ -36,12 +35,7 @@ class AsyncReader(BaseReader):
                 is not complete.
             ClientUsageError: The block of `stream` has ended.
         """
-        try:
-            part: bytes = await self._body.read(None if size < 0 else size)
-        except NodeError as error:
-            self._failed(error)
-            raise
-        return part
+        return await self._body.read(size)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield all parts that are left."""
@@ -139,10 +133,11 @@ class AsyncMethods(BaseClient[V]):
         if streamed is None:
             yield None
             return
+        stat, body = streamed
         try:
-            yield self._make_reader(self._core, streamed)
+            yield self._make_reader(stat, body)
         finally:
-            streamed.body.close()
+            body.close()
 
     # --- Writing ------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import math
 import random
 import re
 from contextlib import closing
+from functools import partial
 from hashlib import sha256
 from secrets import token_bytes
 from typing import (
@@ -42,7 +43,7 @@ from volcache_client.keys import (
     path_of,
 )
 from volcache_client.many import Many
-from volcache_client.messages import Item, Request, Stat
+from volcache_client.messages import Item, Request
 from volcache_client.serializers import OCTETS
 from volcache_client.uploads import SourceFailed, Upload
 
@@ -50,8 +51,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
 
+    from volcache_client.exchanges import HttpBody
     from volcache_client.keys import Key, Ttl
-    from volcache_client.messages import Answer, Operation
+    from volcache_client.messages import Answer, Operation, Stat
     from volcache_client.nodes import Node
 
     # The new body and headers for an answer; None: nothing is stored.
@@ -76,21 +78,6 @@ _NEEDED: Final = (
     "purge and clear need the addresses of all instances and the option admin_token, since"
     " nginx does not pass them on"
 )
-
-
-class Streamed(NamedTuple):
-    """
-    A value that is being read.
-
-    Attributes:
-        node: For `Core.stream_failed`.
-        stat: Of the value.
-        body: See `Opened`.
-    """
-
-    node: Node
-    stat: Stat
-    body: Any
 
 
 class Lock(NamedTuple):
@@ -122,10 +109,7 @@ class Operations(Core[V]):
     @_counted("get", "read")
     async def get(self, key: Key) -> tuple[V] | None:
         """Return a tuple with the value, which may be None."""
-        stored = self.stored_key(key)
-        node = await self.node_of(stored)
-        request = Request("GET", path_of(stored), self.headers)
-        found = found_in(node, await self.exchange(node, request))
+        found = found_in(*await self.ask(self.stored_key(key)))
         return None if found is None else self._loaded(found.body)
 
     def get_many(self, keys: Iterable[K]) -> Many[K, tuple[V]]:
@@ -164,25 +148,20 @@ class Operations(Core[V]):
     @_counted("stat", "read")
     async def stat(self, key: Key) -> Stat | None:
         """Return what is known of a value."""
-        stored = self.stored_key(key)
-        answer = await self.look(stored, "HEAD")
-        if answer is None:
+        node, answer = await self.ask(self.stored_key(key), "HEAD")
+        if found_in(node, answer) is None:
             return None
-        return stat_of(answer, size_of(self.nodes.of(stored).name, answer))
+        return stat_of(answer, size_of(node.name, answer))
 
     @_counted("stream", "read")
-    async def stream(self, key: Key) -> Streamed | None:
-        """
-        Ask for a value without reading it.
-
-        Who takes the steps reads and closes `body`, and calls `stream_failed` if that
-        fails.
-        """
-        found = await self.open(self.stored_key(key))
-        if found is None:
+    async def stream(self, key: Key) -> tuple[Stat, HttpBody] | None:
+        """Return what is known of a value, and what reads it, which must be closed."""
+        stored = self.stored_key(key)
+        node, (answer, body) = await self.ask(stored, send=self.driver.open)
+        if found_in(node, answer) is None:
             return None
-        node, answer = found
-        return Streamed(node, stat_of(answer, size_of(node.name, answer)), answer.body)
+        body.on_error = partial(self.stream_failed, node)
+        return stat_of(answer, size_of(node.name, answer)), body
 
     # --- Writing ------------------------------------------------------------------
 

@@ -305,7 +305,7 @@ def fetch(  # noqa: PLR0913 - By keyword.
     pool.retire()
     try:
         request = Request(method, path, sent, body)
-        exchange = HttpExchange(pool.host, (request,), pool.limit)
+        exchange = HttpExchange(pool.host, (request,), pool.limit, is_whole=False)
         connection = run(begin(pool, exchange, timeout))
     except ValueTooLargeError:
         raise NodeConnectionError(
