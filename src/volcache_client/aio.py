@@ -127,11 +127,6 @@ class AsyncClient(AsyncMethods[V]):  # noqa: D101 - As of its methods.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closer: AsyncGenerator[None] | None = None
         self._driver = TaskDriver(options)
-        self._flights: dict[bytes, _TaskFlight[V]] = {}
-        self._renewing: set[asyncio.Task[None]] = set()
-        # With `batch`: what tasks have asked for in this turn of the loop.
-        self._turn: dict[Key, list[asyncio.Future[Any]]] = {}
-        self._sending: set[asyncio.Task[None]] = set()
         return self._driver
 
     async def close(self) -> None:
@@ -188,7 +183,7 @@ class AsyncClient(AsyncMethods[V]):  # noqa: D101 - As of its methods.
 
     def _enter(self) -> None:
         """
-        Bind the client to the running loop, the first time.
+        Bind the client to the running loop until that ends; nothing of one before is left.
 
         Raises:
             ClientUsageError: It is closed, or belongs to another loop.
@@ -201,13 +196,12 @@ class AsyncClient(AsyncMethods[V]):  # noqa: D101 - As of its methods.
                 "the client belongs to another event loop, which has not ended; use one"
                 " client for each loop"
             )
-        self._begin(loop)
-
-    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Belong to a loop until it ends; nothing of one before it is left."""
         self._driver.begin_again()
-        self._flights, self._renewing = {}, set()
-        self._turn, self._sending = {}, set()
+        self._flights: dict[bytes, _TaskFlight[V]] = {}
+        self._renewing: set[asyncio.Task[None]] = set()
+        # With `batch`: what tasks have asked for in this turn of the loop.
+        self._turn: dict[Key, list[asyncio.Future[Any]]] = {}
+        self._sending: set[asyncio.Task[None]] = set()
         self._loop = loop
         # A loop that ends closes its generators: the connections end with it, in order.
         self._closer = _until_end(weakref.ref(self))

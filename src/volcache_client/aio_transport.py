@@ -30,12 +30,12 @@ from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     from volcache_client.errors import CacheError
     from volcache_client.http1 import HttpExchange
     from volcache_client.messages import Operation
-    from volcache_client.nodes import Address, Node
+    from volcache_client.nodes import Address
     from volcache_client.options import Options
 
 # Seconds for which a connection that is not used is kept: half as long as the service and
@@ -439,7 +439,8 @@ class TaskDriver(HttpTransport[AsyncPool]):
         """Open nothing yet; may be called outside of an event loop."""
         super().__init__(options)
         self.finishing: Final[set[asyncio.Task[None]]] = set()
-        self._retired: Final[set[AsyncPool]] = set()
+        # Also those of nodes that are not listed any longer, while they are in use.
+        self._made: Final[WeakSet[AsyncPool]] = WeakSet()
         _all.add(self)
 
     async def sleep(self, seconds: float) -> None:
@@ -460,17 +461,6 @@ class TaskDriver(HttpTransport[AsyncPool]):
         else:
             await steps
 
-    def keep(self, nodes: Collection[Node]) -> None:
-        """Close the connections to all other nodes, those in use when they are free."""
-        self._retired.difference_update(
-            [one for one in self._retired if not one.in_use]
-        )
-        super().keep(nodes)
-
-    def _retire(self, pool: AsyncPool) -> None:
-        super()._retire(pool)
-        self._retired.add(pool)
-
     async def close(self) -> None:
         """Close all connections; what is in work fails."""
         ending = self._close()
@@ -481,11 +471,9 @@ class TaskDriver(HttpTransport[AsyncPool]):
         """Close what is open without waiting, from any thread; return whether it was."""
         if self in _of_parent:
             return False
-        is_any = any(
-            not pool.is_closed for pool in (*self._pools.values(), *self._retired)
-        )
+        is_any = any(not pool.is_closed for pool in self._made)
         if loop.is_closed():  # The connections ended as well.
-            for pool in self._pools.values():
+            for pool in self._made:
                 pool.is_closed = True
         elif is_any:
             loop.call_soon_threadsafe(self._close)
@@ -494,15 +482,16 @@ class TaskDriver(HttpTransport[AsyncPool]):
     def begin_again(self) -> None:
         """Forget the connections of a loop that has ended."""
         self._pools.clear()
-        self._retired.clear()
+        self._made.clear()
 
     def _close(self) -> list[asyncio.Future[None]]:
         """Close all connections; return what is done when they have ended."""
-        pools = [*self._pools.values(), *self._retired]
-        return [ended for pool in pools for ended in pool.close()]
+        return [ended for pool in [*self._made] for ended in pool.close()]
 
     def _make_pool(self, address: Address) -> AsyncPool:
-        return AsyncPool(address, self._options)
+        pool = AsyncPool(address, self._options)
+        self._made.add(pool)
+        return pool
 
 
 # A child process has the selector of the loop in common with its parent. Pools that were

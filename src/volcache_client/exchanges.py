@@ -416,10 +416,7 @@ class HttpTransport(Generic[P]):
         """Close the connections to all other nodes, those in use when they are free."""
         for node in self._pools.keys() - set(nodes):
             if pool := self._pools.pop(node, None):
-                self._retire(pool)
-
-    def _retire(self, pool: P) -> None:
-        pool.retire()
+                pool.retire()
 
     def check_open(self) -> None:
         """

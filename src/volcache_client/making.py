@@ -11,7 +11,6 @@ time is left of it.
 
 from __future__ import annotations
 
-import secrets
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from volcache_client.errors import CacheError
 from volcache_client.keys import checked_ttl
 from volcache_client.messages import Item
-from volcache_client.operations import IF_ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 LEASE_PREFIX: Final = "~lease/"
-# Seconds before each look for a lease whose request was broken off: the node may store it
-# after the first look, which is on another connection.
-_LOOK_PAUSES: Final = (0.0, 0.05, 0.2)
 # How long those that wait for a value wait between two looks, seconds.
 _LOOK_FIRST: Final = 0.01
 _LOOK_LONGEST: Final = 0.25
@@ -118,22 +113,17 @@ class Making(Generic[V]):
             await self._make_and_store(lease)
 
     async def _make_and_store(self, lease: str | None) -> V:
-        core = self._core
-        try:
-            made: V = await core.driver.call(self._make)
-            core.counters.making("made")
-            await core.counted(
-                "set",
-                core.store_value(self._key, made, self._ttl),
-                is_write=True,
-                excuse="outages",
-            )
-        except GeneratorExit:  # Nothing can be sent; the lease expires.
-            raise
-        except BaseException as error:
-            await core.driver.finish(self._release(lease), error)
-            raise
+        made = await self._core.or_undo(self._stored(), partial(self._release, lease))
         await self._release(lease)
+        return made
+
+    async def _stored(self) -> V:
+        """Make a value and store it."""
+        core = self._core
+        made: V = await core.driver.call(self._make)
+        core.counters.making("made")
+        steps = core.store_value(self._key, made, self._ttl)
+        await core.counted("set", steps, is_write=True, excuse="outages")
         return made
 
     # --- The lease ----------------------------------------------------------------
@@ -170,13 +160,8 @@ class Making(Generic[V]):
         The one before may have stored it between our look and our lease. For a renewal,
         what is stale is not there.
         """
-        try:
-            found = await self.find()
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            await self._core.driver.finish(self._release(lease), error)
-            raise
+        release = partial(self._release, lease)
+        found = await self._core.or_undo(self.find(), release)
         if found is None or (is_renewal and self.is_stale(found)):
             return None
         await self._release(lease)
@@ -186,32 +171,11 @@ class Making(Generic[V]):
         """Return the ETag of the lease; None if another has it, or after an outage."""
         core = self._core
         self._is_out = False
-        headers = core.put_headers(core.options.lease_seconds, None, IF_ABSENT)
-        body = secrets.token_bytes(16)
         try:
-            etag = await core.store(self._lease_key, body, headers)
+            return await core.claim(self._lease_key, core.options.lease_seconds)
         except CacheError as error:
             # No write of the caller: as for its reads.
             if not core.is_excused(error, is_write=False):
                 raise
             self._is_out = True
             return None
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # Cancelled: it may have been stored.
-            await core.driver.finish(self._remove_lease(body), error)
-            raise
-        return etag
-
-    async def _remove_lease(self, body: bytes) -> None:
-        """Give back the lease with this body, if it is there; its ETag is not known."""
-        try:
-            for pause in _LOOK_PAUSES:
-                await self._core.driver.sleep(pause)
-                answer = await self._core.look(self._lease_key)
-                if answer is not None:
-                    if answer.body == body:
-                        await self._release(answer.headers.get("ETag"))
-                    return
-        except CacheError as error:
-            self._core.counters.error(error)

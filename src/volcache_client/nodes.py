@@ -247,20 +247,14 @@ class Node:
         `probe_ended` afterwards, whatever happens, and before that `succeeded` or `failed`
         if there is a result.
         """
-        if not self._is_down:
-            return "yes"
         with self._lock:
-            return self._ask_again()
-
-    def _ask_again(self) -> Permission:
-        """Return the same for a node that was down before the lock was taken."""
-        if not self._is_down:
-            return "yes"
-        if self._is_probed or self._clock() < self._until:
-            return "no"
-        self._is_probed = True
-        self._has_probe_failed = False
-        return "probe"
+            if not self._is_down:
+                return "yes"
+            if self._is_probed or self._clock() < self._until:
+                return "no"
+            self._is_probed = True
+            self._has_probe_failed = False
+            return "probe"
 
     def succeeded(self, count: int = 1) -> bool:
         """Count answers; return whether the node was down and is up now."""

@@ -12,6 +12,7 @@ import re
 from contextlib import closing
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from secrets import token_bytes
 from typing import (
     TYPE_CHECKING,
@@ -49,7 +50,7 @@ from volcache_client.uploads import SourceFailed, Upload
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from volcache_client.exchanges import HttpBody
     from volcache_client.keys import Key, Ttl
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="Callable[..., Any]")
 K = TypeVar("K", bound="str | bytes")
+T = TypeVar("T")
 V = TypeVar("V")
 
 LOCK_PREFIX: Final = "~lock/"
@@ -72,6 +74,9 @@ _FORBIDDEN: Final = 403
 _TRIES_MAX: Final = 16
 _PAUSE_FIRST: Final = 0.001
 _PAUSE_LONGEST: Final = 0.032
+# Seconds before each look for a claim whose request was broken off: the node may store it
+# after the first look, which is on another connection.
+_LOOK_PAUSES: Final = (0.0, 0.05, 0.2)
 # A directive of Cache-Control, milliseconds since the epoch. The service returns it.
 _UNTIL: Final = re.compile(r"\bcounter-until=([0-9]{1,15})")
 _NEEDED: Final = (
@@ -86,6 +91,14 @@ class Lock(NamedTuple):
     stored: bytes
     etag: str
     token: int
+
+
+def _pauses(longest: float) -> Iterator[float]:
+    """Yield seconds at random, up to a time that doubles."""
+    pause = _PAUSE_FIRST
+    while True:
+        yield random.uniform(0, pause)  # noqa: S311 - Not a secret.
+        pause = min(2 * pause, longest)
 
 
 def _counted(name: str, kind: Literal["read", "write"]) -> Callable[[M], M]:
@@ -109,7 +122,8 @@ class Operations(Core[V]):
     @_counted("get", "read")
     async def get(self, key: Key) -> tuple[V] | None:
         """Return a tuple with the value, which may be None."""
-        found = found_in(*await self.ask(self.stored_key(key)))
+        node, answer = await self.ask(self.stored_key(key))
+        found = found_in(node, answer)
         return None if found is None else self._loaded(found.body)
 
     def get_many(self, keys: Iterable[K]) -> Many[K, tuple[V]]:
@@ -273,22 +287,53 @@ class Operations(Core[V]):
     async def _acquire(self, key: Key, ttl: Ttl, wait: float) -> Lock:
         digest = sha256(self.stored_key(key)).hexdigest()
         stored = self.prefix + f"{LOCK_PREFIX}{digest}".encode()
-        headers = self.put_headers(ttl, None, IF_ABSENT)
-        last, pause = self.clock() + wait, _PAUSE_FIRST
-        while (etag := await self.store(stored, token_bytes(16), headers)) is None:
+        last, pauses = self.clock() + wait, _pauses(_LOCK_PAUSE_LONGEST)
+        while (etag := await self.claim(stored, ttl)) is None:
             if self.clock() >= last:
                 raise ConflictError(f"{key!r}: the lock is held by another one")
-            await self.driver.sleep(random.uniform(0, pause))  # noqa: S311
-            pause = min(2 * pause, _LOCK_PAUSE_LONGEST)
-        lock = Lock(stored, etag, 0)
+            await self.driver.sleep(next(pauses))
+        # A count that was lost begins at the time, which is above all before it.
+        first = int(self.now() * 1_000_000)
+        count = self._incr(f"{LOCK_PREFIX}{digest}/token", 1, first, math.inf)
+        token = await self.or_undo(count, partial(self.release, stored, etag))
+        return Lock(stored, etag, token or 0)
+
+    async def claim(self, stored: bytes, ttl: Ttl) -> str | None:
+        """Store a value of one owner; return its ETag, None if it has another owner."""
+        headers = self.put_headers(ttl, None, IF_ABSENT)
+        body = token_bytes(16)
         try:
-            # A count that was lost begins at the time, which is above all before it.
-            first = int(self.now() * 1_000_000)
-            token = await self._incr(f"{LOCK_PREFIX}{digest}/token", 1, first, math.inf)
-        except CacheError:
-            await self.release(stored, etag)
+            return await self.store(stored, body, headers)
+        except (CacheError, GeneratorExit):
             raise
-        return lock._replace(token=token or 0)
+        except BaseException as error:  # Cancelled: it may have been stored.
+            await self.driver.finish(self._disclaim(stored, body), error)
+            raise
+
+    async def _disclaim(self, stored: bytes, body: bytes) -> None:
+        """Remove the value with this body, if it is there; its ETag is not known."""
+        try:
+            for pause in _LOOK_PAUSES:
+                await self.driver.sleep(pause)
+                answer = await self.look(stored)
+                if answer is not None:
+                    if answer.body == body:
+                        await self.release(stored, answer.headers.get("ETag"))
+                    return
+        except CacheError as error:
+            self.counters.error(error)
+
+    async def or_undo(
+        self, steps: Operation[T], undo: Callable[[], Operation[None]]
+    ) -> T:
+        """Return the result of the steps; if they fail, take others before it is raised."""
+        try:
+            return await steps
+        except GeneratorExit:  # Nothing can be sent; what was claimed expires.
+            raise
+        except BaseException as error:
+            await self.driver.finish(undo(), error)
+            raise
 
     async def release(self, stored: bytes, etag: str | None) -> None:
         """Give a lock back, if it is held; if that fails, it expires by itself."""
@@ -377,8 +422,7 @@ class Operations(Core[V]):
             ConflictError: It has changed each time.
         """
         stored = self.stored_key(key)
-        pause = _PAUSE_FIRST
-        for _ in range(_TRIES_MAX):
+        for pause in islice(_pauses(_PAUSE_LONGEST), _TRIES_MAX):
             answer = await self.look(stored)
             new = change(answer)
             if new is None:
@@ -390,8 +434,7 @@ class Operations(Core[V]):
             etag = await self.store(stored, body, {**headers, **condition})
             if etag is not None:
                 return body
-            await self.driver.sleep(random.uniform(0, pause))  # noqa: S311 - Not a secret.
-            pause = min(2 * pause, _PAUSE_LONGEST)
+            await self.driver.sleep(pause)
         raise ConflictError(
             f"{key!r}: others have stored {_TRIES_MAX} values meanwhile; nothing was stored"
         )

@@ -22,7 +22,7 @@ from volcache_client import (
 )
 from volcache_client.making import LEASE_PREFIX, Making
 from volcache_client.messages import Answer, Request
-from volcache_client.operations import Operations
+from volcache_client.operations import LOCK_PREFIX, Operations
 from volcache_client.options import make_options
 from volcache_client.serializers import Json, make_codec
 
@@ -353,18 +353,29 @@ def finish(node: FakeNode, operation: Operation[Any], error: BaseException) -> N
         step = operation.send(node.take(step))
 
 
-@pytest.mark.parametrize("at", range(5))
-def test_an_interrupt_at_any_step_leaves_no_lease(node: FakeNode, at: int) -> None:
-    """Also if it comes while the lease is stored."""
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [*(("get_or_set", at) for at in range(5)), *(("lock", at) for at in range(3))],
+)
+def test_claim_of_an_operation_that_is_interrupted_at_any_step_is_given_back(
+    node: FakeNode, name: str, at: int
+) -> None:
+    """A lease or a lock, also if the interrupt comes while it is stored."""
     core = core_of(node)
-    operation = core.get_or_set("k", lambda: b"v")
+    operation = (
+        core.acquire("k", 60, 0)
+        if name == "lock"
+        else core.get_or_set("k", lambda: b"v")
+    )
     step = operation.send(None)
     for _ in range(at):
         step = operation.send(node.take(step))
     node.take(step)  # It is done; the caller does not learn the result.
     with pytest.raises(KeyboardInterrupt):
         finish(node, operation, KeyboardInterrupt())
-    assert not [path for path in node.stored if LEASE_PREFIX in path]
+    claims = (f"/{LEASE_PREFIX}", f"/{LOCK_PREFIX}")
+    left = [path for path in node.stored if path.startswith(claims)]
+    assert not [path for path in left if not path.endswith("/token")]
 
 
 def test_an_outage_after_the_lease_gives_it_back(node: FakeNode) -> None:
