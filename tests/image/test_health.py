@@ -56,7 +56,7 @@ def test_health_check_of_an_instance_follows_its_state(tmp_path: Path) -> None:
 )
 def test_health_check_of_another_answer_fails(answer: bytes) -> None:
     """Another status, not HTTP, or nothing."""
-    with ScriptedServer(closing([], answer)) as server:
+    with ScriptedServer(closing(answer)) as server:
         environ = {"VOLCACHE_IP": "127.0.0.1", "VOLCACHE_PORT": str(server.port)}
         assert not is_healthy(environ)
 

@@ -7,17 +7,26 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from support.waiting import DEADLINE_SECONDS
 from volcache_client import AsyncClient
 from volcache_client.methods import AsyncReader
 
+# Longer than a loaded machine needs; only what must end by a timeout has a short one.
+PATIENT: Final = 30.0
+PATIENCE: Final = {"timeout": PATIENT, "connect_timeout": PATIENT}
+
 
 def client_of(node: Any, **options: Any) -> AsyncClient[bytes]:
-    """Return a client with limits that are longer than a loaded machine needs."""
-    nodes = getattr(node, "name", node)
-    return AsyncClient(nodes, **{"timeout": 30.0, "connect_timeout": 30.0, **options})
+    """Return a client with patience."""
+    return AsyncClient(getattr(node, "name", node), **{**PATIENCE, **options})
+
+
+def numbers_of(client: Any) -> Any:
+    """Return the numbers of the only node of a client."""
+    (numbers,) = client.stats()["nodes"].values()
+    return numbers
 
 
 async def until(condition: Callable[[], object], what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -54,10 +55,18 @@ class Peer:
         """Send bytes."""
         self.socket.sendall(data)
 
+    def hang(self) -> None:
+        """Read nothing until the connection is broken, or the server ends."""
+        poll = select.poll()
+        poll.register(self.socket, 0)
+        poll.poll()
+
 
 class ScriptedServer:
     """
     Listens, and calls a function in a thread of its own for each connection.
+
+    Bytes in place of the function are the answer to each request.
 
     Attributes:
         port: Where it listens; of a unix socket 0.
@@ -68,13 +77,13 @@ class ScriptedServer:
 
     def __init__(
         self,
-        serve: Callable[[Peer], None],
+        serve: Callable[[Peer], None] | bytes,
         *,
         listener: socket.socket | None = None,
         wrap: Callable[[socket.socket], socket.socket] = lambda connection: connection,
     ) -> None:
         """Listen at a free port of 127.0.0.1, or with a listener of the test."""
-        self._serve = serve
+        self._serve = answering(lambda _: serve) if isinstance(serve, bytes) else serve
         self._wrap = wrap
         self._listener = listener or socket.create_server(("127.0.0.1", 0))
         is_unix = self._listener.family == socket.AF_UNIX
@@ -146,17 +155,24 @@ def answering(answer: Callable[[bytes], bytes]) -> Callable[[Peer], None]:
     return serve
 
 
-def always(data: bytes) -> ScriptedServer:
-    """Return a server that answers each request in the same way."""
-    return ScriptedServer(answering(lambda _: data))
-
-
-def closing(requests: list[bytes], data: bytes) -> Callable[[Peer], None]:
-    """Return a function that keeps a request, sends bytes and closes the connection."""
+def closing(data: bytes) -> Callable[[Peer], None]:
+    """Return a function that takes a request, sends bytes and closes the connection."""
 
     def serve(peer: Peer) -> None:
-        requests.append(peer.request())
+        peer.request()
         peer.send(data)
+
+    return serve
+
+
+def hanging(data: bytes = b"") -> Callable[[Peer], None]:
+    """Return a function that sends bytes after some of a request, and then hangs."""
+
+    def serve(peer: Peer) -> None:
+        if data:
+            peer.socket.recv(1000)
+            peer.send(data)
+        peer.hang()
 
     return serve
 
@@ -164,9 +180,8 @@ def closing(requests: list[bytes], data: bytes) -> Callable[[Peer], None]:
 @contextmanager
 def sending(data: bytes) -> Iterator[tuple[str, list[bytes]]]:
     """Send the same bytes to each connection; yield HOST:PORT and what was received."""
-    received: list[bytes] = []
-    with ScriptedServer(closing(received, data)) as server:
-        yield server.name, received
+    with ScriptedServer(closing(data)) as server:
+        yield server.name, server.requests
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from support.contents import archived
 from support.damage import extents, flip
 from support.damage import fill as fill_volumes
 from support.process import SOURCE
-from support.scripted_server import ScriptedServer, always
+from support.scripted_server import ScriptedServer
 from support.stores import open_store
 from volcache.cli.archive import write_end, write_value
 from volcache.cli.load import LISTED_MAX
@@ -71,7 +71,7 @@ THREE = {
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
     """Start what stores all that it is sent."""
-    with always(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as running:
+    with ScriptedServer(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as running:
         yield running
 
 

@@ -20,7 +20,6 @@ from support.client_users import client_of, until
 from support.scripted_server import (
     OK,
     ScriptedServer,
-    always,
     answering,
     value,
 )
@@ -30,7 +29,6 @@ from volcache_client import (
     ClientUsageError,
     InvalidArgumentError,
     NodeDownError,
-    NodeError,
     NodeTimeoutError,
 )
 
@@ -90,7 +88,7 @@ def other_tasks() -> set[asyncio.Task[object]]:
 
 async def test_is_used_in_one_loop_only() -> None:
     """An error names what to do; the client still works in its own."""
-    async with always(VALUE) as server, client_of(server) as client:
+    async with ScriptedServer(VALUE) as server, client_of(server) as client:
 
         async def use_elsewhere() -> None:
             with pytest.raises(ClientUsageError, match="belongs to another event loop"):
@@ -103,7 +101,7 @@ async def test_is_used_in_one_loop_only() -> None:
 
 def test_client_of_a_module_is_used_by_one_loop_after_another() -> None:
     """Each loop that ends closes its connections; also one that is only closed."""
-    with always(VALUE) as server:
+    with ScriptedServer(VALUE) as server:
         client = client_of(server)
 
         async def use() -> bytes | None:
@@ -117,14 +115,6 @@ def test_client_of_a_module_is_used_by_one_loop_after_another() -> None:
         asyncio.run(client.close())
         with pytest.raises(ClientUsageError, match="is closed"):
             asyncio.run(use())
-
-
-async def test_lock_in_an_outage_is_an_error_with_any_option() -> None:
-    """What is not held is never taken for held."""
-    async with client_of("127.0.0.1:1", on_error="miss") as client:
-        with pytest.raises(NodeError):
-            async with client.lock("k", 5):
-                pass
 
 
 async def test_a_maker_has_the_context_of_its_caller_and_may_not_wait_for_itself() -> (
@@ -346,7 +336,7 @@ async def test_close_ends_what_is_in_work_with_an_error_that_says_so() -> None:
 @pytest.mark.slow
 async def test_a_client_that_was_not_closed_is_named_once() -> None:
     """Not one warning for each connection; they are closed."""
-    async with always(VALUE) as server:
+    async with ScriptedServer(VALUE) as server:
         client = client_of(server)
         await client.get("a")
         with warnings.catch_warnings(record=True) as caught:
@@ -406,7 +396,7 @@ def test_the_child_of_a_fork_leaves_the_connections_of_its_parent_alone(
 ) -> None:
     """Its calls are errors; what it deletes closes nothing of the parent."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}
-    with always(VALUE) as server:
+    with ScriptedServer(VALUE) as server:
         command = [sys.executable, "-c", FORK, server.name, end]
         subprocess.run(command, env=environment, check=True, timeout=60)
         assert server.connections == 1
@@ -418,7 +408,7 @@ def test_client_that_ended_with_its_loop_needs_no_close() -> None:
     async def use(client: AsyncClient[bytes]) -> None:
         await client.get("a")
 
-    with always(VALUE) as server, warnings.catch_warnings():
+    with ScriptedServer(VALUE) as server, warnings.catch_warnings():
         warnings.simplefilter("error")
         client = client_of(server)
         asyncio.run(use(client))

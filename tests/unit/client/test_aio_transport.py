@@ -17,7 +17,6 @@ from support.scripted_server import (
     OK,
     Peer,
     ScriptedServer,
-    always,
     answering,
     full_listener,
     value,
@@ -232,7 +231,7 @@ async def test_a_connection_that_is_not_used_is_closed(
     """After a while; it is not counted any longer."""
     monkeypatch.setattr(aio_transport, "KEPT_SECONDS", 0.01)
 
-    async with always(VALUE) as server, client_of(server) as client:
+    async with ScriptedServer(VALUE) as server, client_of(server) as client:
         await client.get("a")
         await until(
             lambda: not client.stats()["nodes"][server.name]["connections"],
@@ -313,7 +312,7 @@ async def test_names_that_take_long_leave_the_threads_of_the_loop_alone(
         return resolve(host, *arguments, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve_slowly)
-    async with always(VALUE) as server:
+    async with ScriptedServer(VALUE) as server:
         names = [f"n{number}.test:{server.port}" for number in range(64)]
         clients = [client_of(name) for name in names]
         reads = [asyncio.create_task(client.get("a")) for client in clients]

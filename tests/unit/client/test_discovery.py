@@ -13,6 +13,7 @@ from support.tables import each_row
 from volcache_client import AsyncClient, Client
 from volcache_client.discovery import Nodes, read_file
 from volcache_client.errors import DiscoveryError, InvalidArgumentError
+from volcache_client.exchanges import run
 from volcache_client.nodes import HealthOptions, NodeEvent
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Setup:
     def refresh(self, *, after: float = SECONDS) -> dict[str, int]:
         """Let an operation begin, later; return the nodes and weights it uses."""
         self.now += after
-        run(self.nodes.refresh(taken))
+        run(self.nodes.refresh(called))
         return self.listed()
 
     def listed(self) -> dict[str, int]:
@@ -64,23 +65,13 @@ class Setup:
 
 @types.coroutine
 def taken(function: Callable[[], Any]) -> Generator[Any, Any, Any]:
-    """Let who runs the operation call a function."""
+    """Suspend the operation until the test sends what the function returns."""
     return (yield function)
 
 
-def run(operation: Operation[object]) -> None:
-    """Call what an operation calls."""
-    try:
-        function = operation.send(None)
-        while True:
-            try:
-                result = function()
-            except Exception as error:  # noqa: BLE001 - The operation decides.
-                function = operation.throw(error)
-            else:
-                function = operation.send(result)
-    except StopIteration:
-        return
+async def called(function: Callable[[], Any]) -> Any:
+    """Call a function, as the driver of threads."""
+    return function()
 
 
 @pytest.fixture
@@ -412,23 +403,3 @@ def test_asynchronous_function_is_refused_by_the_client_of_threads() -> None:
         pytest.raises(InvalidArgumentError, match="only AsyncClient takes one"),
     ):
         client.get("key")
-
-
-def _unreachable() -> Callable[[], list[str]]:
-    def listed() -> list[str]:
-        raise OSError("no route")
-
-    return listed
-
-
-def test_list_that_cannot_be_read_is_an_outage() -> None:
-    """An error, or a miss by choice; the value is made all the same."""
-    with (
-        Client(_unreachable()) as client,
-        pytest.raises(DiscoveryError, match="OSError: no route"),
-    ):
-        client.get("key")
-    with Client(_unreachable(), on_error="miss") as client:
-        assert client.get("key") is None
-        assert client.set("key", b"value") is None
-        assert client.get_or_set("key", lambda: b"made") == b"made"

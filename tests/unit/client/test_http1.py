@@ -1,4 +1,4 @@
-"""Exchanges of HTTP/1.1 without I/O; broken answers are in `test_client.py`."""
+"""Exchanges of HTTP/1.1 without I/O; broken answers are in `test_exchanges.py`."""
 
 from __future__ import annotations
 

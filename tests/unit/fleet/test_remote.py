@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from support.scripted_server import Peer, ScriptedServer, always, sending, value
+from support.scripted_server import Peer, ScriptedServer, sending, value
 from support.tables import rows
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.remote import act, each, fetch_stats, url_of
@@ -56,7 +56,7 @@ def test_act_sends_a_post_with_the_token() -> None:
 def test_fetch_stats_asks_for_no_volumes() -> None:
     """A list of 65,535 volumes would have 11 MB."""
     body = b'{"store": {"keys": 1}, "requests": {"total": 2}}'
-    with always(value(body)) as server:
+    with ScriptedServer(value(body)) as server:
         assert fetch_stats(f"http://{server.name}")["store"]["keys"] == 1
     assert server.requests[0].startswith(b"GET /-/stats?volumes=0 HTTP/1.1\r\n")
 
