@@ -94,7 +94,7 @@ class Reclaimer:
         self.is_drained = False
         self._mean, self._policy, self._evictor = mean, policy, evictor
         self._index, self._stats = evictor.rings.index, evictor.rings.stats
-        self._reclaim = Reclaim(self._index, volume.seq, volume.id, volume.end)
+        self._reclaim = Reclaim(self._index, volume.seq, volume.id)
         self._shares = 0  # of the index that were searched
         self._at = 0  # records that begin before were looked at
         self._copies = True

@@ -225,7 +225,7 @@ def drop(index: Any, keys: list[bytes]) -> None:
     index.set_age(SEQ, Ring.PROBATION, 0, VOLUME_BYTES)
     for number, key in enumerate(keys):
         put_at(index, key, SEQ, 64 + 100 * number, 100)
-    _native.Reclaim(index, SEQ, 1, VOLUME_BYTES).collect(SHARES, THRESHOLDS)
+    _native.Reclaim(index, SEQ, 1).collect(SHARES, THRESHOLDS)
     index.reclaim(SEQ)
 
 
@@ -284,7 +284,7 @@ def begin_reclaim(index: Any, store: Store, key: bytes = b"k") -> tuple[Any, int
     index.set_age(SEQ, Ring.PROBATION, 0, active.end)
     put_at(index, b"k", SEQ, record.offset, record.size)
     assert index.hit(b"k", NOW_US)
-    reclaim = _native.Reclaim(index, SEQ, active.id, VOLUME_BYTES)
+    reclaim = _native.Reclaim(index, SEQ, active.id)
     reclaim.collect(SHARES, THRESHOLDS)
     return reclaim, record.offset
 
@@ -345,7 +345,7 @@ def test_step_ends_where_it_should(index: Any, store: Store, target: Any) -> Non
     for key, record in zip((*keys, b"large"), (*records, large), strict=True):
         put_at(index, key, SEQ, record.offset, record.size)
         assert index.hit(key, NOW_US)
-    reclaim = _native.Reclaim(index, SEQ, active.id, VOLUME_BYTES)
+    reclaim = _native.Reclaim(index, SEQ, active.id)
     reclaim.collect(SHARES, THRESHOLDS)
 
     def step(end: int, copy_bytes: int) -> tuple[str, int, int]:
@@ -400,9 +400,7 @@ def test_record_at_a_limit_needs_the_hits_of_larger_ones(index: Any) -> None:
     for more, unused in ((-1.0, 0), (0.0, 0), (1.0, 1)):
         limits = (counted_size(1000) + more,) * 3
         thresholds = Thresholds(limits, (3,) * 3 + (0,), HITS_MAX, is_probation=True)
-        disposition = _native.Reclaim(index, SEQ, 1, VOLUME_BYTES).collect(
-            SHARES, thresholds
-        )
+        disposition = _native.Reclaim(index, SEQ, 1).collect(SHARES, thresholds)
         assert disposition.unused == unused, more
 
 

@@ -585,7 +585,7 @@ class Reclaim:
     the volume as a whole.
     """
 
-    def __init__(self, index: Index, seq: int, volume: int, length: int) -> None:
+    def __init__(self, index: Index, seq: int, volume: int) -> None:
         """
         Begin; nothing is read.
 
@@ -593,7 +593,6 @@ class Reclaim:
             index: Has the positions.
             seq: Of the volume, which is sealed.
             volume: Its id.
-            length: Its end.
         """
 
     def collect(self, shares: int, thresholds: Thresholds) -> Disposition:

@@ -68,6 +68,7 @@ cdef enum:
     # Longer records are left to the caller, who reads the header first: the size in the
     # index is up to an eighth too large.
     LARGE_BYTES = 1048576
+    READS_MAX = 256
 
 
 # --- System calls ---------------------------------------------------------------------
@@ -364,7 +365,8 @@ cdef class Index:
         return vc_core_hit(self.core, data_of(key), PyBytes_GET_SIZE(key), stored_us)
 
     def miss(self, bytes key not None):
-        vc_core_miss(self.core, data_of(key), PyBytes_GET_SIZE(key))
+        cdef uint64_t read = self.fingerprint(key) | VC_MISS
+        vc_core_count_reads(self.core, &read, 1)
 
     def policy_stats(self):
         cdef vc_policy_stats policy_stats
@@ -792,6 +794,8 @@ cdef class SharedReader:
     cdef vc_guest *guest
     cdef Clock clock
     cdef int folder
+    cdef uint64_t[READS_MAX] reads  # for the eviction policy of the owner
+    cdef size_t count
     cdef readonly bint is_full
 
     def __cinit__(self):
@@ -832,9 +836,11 @@ cdef class SharedReader:
             return False
         if not vc_guest_is_current(self.guest):
             return True
-        if counts:
-            at.fingerprint |= VC_GUEST_MISS if found == VC_GUEST_ABSENT else 0
-            self.is_full = vc_guest_note(self.guest, at.fingerprint)
+        if counts and not self.is_full:
+            at.fingerprint |= VC_MISS if found == VC_GUEST_ABSENT else 0
+            self.reads[self.count] = at.fingerprint
+            self.count += 1
+            self.is_full = self.count == READS_MAX
         if found == VC_GUEST_ABSENT:
             return None
         if record.expires_ms and record.expires_ms <= <uint64_t>self.clock.now_ms():
@@ -854,10 +860,9 @@ cdef class SharedReader:
         return False if found is True else found
 
     def take(self):
-        cdef const uint64_t *reads
-        cdef size_t count = vc_guest_take(self.guest, &reads)
-        self.is_full = False
-        return (<const char *>reads)[: count * sizeof(uint64_t)]
+        cdef bytes reads = (<const char *>self.reads)[: self.count * sizeof(uint64_t)]
+        self.count = self.is_full = 0
+        return reads
 
 
 # --- Appending ------------------------------------------------------------------------
@@ -1014,10 +1019,10 @@ cdef class Reclaim:
     cdef Index index  # is needed as long as this
     cdef int volume
 
-    def __cinit__(self, Index index not None, seq, int volume, uint64_t length):
+    def __cinit__(self, Index index not None, seq, int volume):
         self.index = index
         self.volume = volume
-        self.reclaim = vc_reclaim_new(index.core, index.slots[seq], length)
+        self.reclaim = vc_reclaim_new(index.core, index.slots[seq])
         if self.reclaim is NULL:
             raise MemoryError("no memory to reclaim a volume")
 

@@ -310,14 +310,6 @@ void vc_core_accept_displaced(vc_core *core) {
     vc_core_unlock(core);
 }
 
-void vc_core_miss(vc_core *core, const uint8_t *key, size_t length) {
-    if (!core->has_policy) return;
-    uint64_t fingerprint = vc_core_fingerprint(core, key, length);
-    vc_core_lock(core);
-    vc_ghost_add(&core->missed, fingerprint);
-    vc_core_unlock(core);
-}
-
 /* Find an entry for a read, and count its hit if it is not larger, or the miss. */
 static bool core_count_read(vc_core *core, uint64_t fingerprint, uint64_t size_max, vc_entry *entry)
     VC_REQUIRES(core->mutex) {
@@ -353,7 +345,7 @@ void vc_core_count_reads(vc_core *core, const uint64_t *reads, size_t count) {
     vc_entry entry;
     vc_core_lock(core);
     for (size_t i = 0; core->has_policy && i < count; i++) {
-        if (reads[i] & VC_GUEST_MISS) vc_ghost_add(&core->missed, reads[i] & ~VC_GUEST_MISS);
+        if (reads[i] & VC_MISS) vc_ghost_add(&core->missed, reads[i] & ~VC_MISS);
         else (void)core_count_read(core, reads[i], UINT64_MAX, &entry);
     }
     vc_core_unlock(core);

@@ -14,7 +14,7 @@
  *                    purges and the figures of the policy. It is held for a lookup or a change,
  *                    never during a system call, so readers wait for no writer.
  * Without any lock, any number of threads may call those under "Reading", and `vc_core_find`,
- * `vc_core_hit`, `vc_core_miss`, `vc_core_is_purged`, `vc_core_live`, `vc_core_stats` and
+ * `vc_core_hit`, `vc_core_count_reads`, `vc_core_is_purged`, `vc_core_live`, `vc_core_stats` and
  * `vc_core_get_policy_stats`. All others need the write lock; until other threads use the core, as when it is loaded, nothing does.
  * A volume that is reclaimed while a record in it is read may be overwritten meanwhile: the
  * record then fails its checks, which the reader takes for a miss. The descriptors belong to the
@@ -108,12 +108,11 @@ bool vc_core_set_policy(vc_core *core, const vc_policy *policy);
  * entry since `vc_core_accept_displaced`, perhaps this one. Nothing is changed. */
 unsigned vc_core_ring_for(vc_core *core, const uint8_t *key, size_t length);
 void vc_core_accept_displaced(vc_core *core);
-/* Remember that a key was asked for and not there. */
-void vc_core_miss(vc_core *core, const uint8_t *key, size_t length);
 /* Count a hit of a key that was read from elsewhere; return whether it had fewer than 3. See
  * `vc_core_set_older` for `stored_us`. */
 bool vc_core_hit(vc_core *core, const uint8_t *key, size_t length, uint64_t stored_us);
-/* Count reads of guests, see shared.h: fingerprints, with VC_GUEST_MISS those that were not there. */
+/* Count reads: fingerprints, with VC_MISS those of keys that were not there, which are remembered. */
+#define VC_MISS (UINT64_C(1) << 63)
 void vc_core_count_reads(vc_core *core, const uint64_t *reads, size_t count);
 /* The descriptor of what guests map, see shared.h, as long as this thread is there; -1: nothing is
  * shared. Always by the same thread. */

@@ -10,7 +10,7 @@
  * PCLMULQDQ Instruction", Intel, 2009. */
 #include "crc32c.h"
 
-#include <string.h>
+#include "siphash.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -113,20 +113,11 @@ __attribute__((constructor(101))) static void fill_tables(void) {
 #endif
 }
 
-static inline uint64_t load_8(const uint8_t *data) {
-    uint64_t word;
-    memcpy(&word, data, sizeof word);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    word = __builtin_bswap64(word);
-#endif
-    return word;
-}
-
 static inline uint32_t by_tables(uint32_t by[8][256], uint32_t crc, const uint8_t *at,
                                  size_t length) {
     crc = ~crc;
     for (; length >= 8; at += 8, length -= 8) {
-        uint64_t word = load_8(at) ^ crc;
+        uint64_t word = vc_load_8(at) ^ crc;
         crc = by[7][word & 255] ^ by[6][word >> 8 & 255] ^ by[5][word >> 16 & 255] ^
               by[4][word >> 24 & 255] ^ by[3][word >> 32 & 255] ^ by[2][word >> 40 & 255] ^
               by[1][word >> 48 & 255] ^ by[0][word >> 56];
@@ -164,9 +155,9 @@ static inline uint32_t moved(uint32_t crc) {
 INSTRUCTION static inline uint32_t three_parts(uint32_t crc, const uint8_t *at) {
     uint32_t second = 0, third = 0;
     for (const uint8_t *end = at + PART; at < end; at += 8) {
-        crc = NEXT_8(crc, load_8(at));
-        second = NEXT_8(second, load_8(at + PART));
-        third = NEXT_8(third, load_8(at + 2 * PART));
+        crc = NEXT_8(crc, vc_load_8(at));
+        second = NEXT_8(second, vc_load_8(at + PART));
+        third = NEXT_8(third, vc_load_8(at + 2 * PART));
     }
     return moved(moved(crc) ^ second) ^ third;
 }
@@ -174,7 +165,7 @@ INSTRUCTION static inline uint32_t three_parts(uint32_t crc, const uint8_t *at) 
 INSTRUCTION static uint32_t by_instruction(uint32_t crc, const uint8_t *at, size_t length) {
     crc = ~crc;
     for (; length >= 3 * PART; at += 3 * PART, length -= 3 * PART) crc = three_parts(crc, at);
-    for (; length >= 8; at += 8, length -= 8) crc = NEXT_8(crc, load_8(at));
+    for (; length >= 8; at += 8, length -= 8) crc = NEXT_8(crc, vc_load_8(at));
     for (; length; at++, length--) crc = NEXT_1(crc, *at);
     return ~crc;
 }

@@ -7,10 +7,6 @@
 typedef struct vc_guest vc_guest;
 typedef enum { VC_GUEST_FOUND, VC_GUEST_ABSENT, VC_GUEST_ASK, VC_GUEST_LOST } vc_guest_result;
 
-enum { VC_GUEST_READS = 256 };
-/* In the list of reads: the key was not there. */
-#define VC_GUEST_MISS (UINT64_C(1) << 63)
-
 /* Map what the owner shares; the descriptors are the caller's, and that of the folder of data files
  * stays open. NULL: it cannot be used. */
 vc_guest *vc_guest_new(int fd, int folder);
@@ -25,9 +21,5 @@ vc_guest_result vc_guest_read(const vc_guest *guest, const vc_lookup *at, const 
                               vc_record *record);
 /* Whether the owner had the store still when the last lookup was made. */
 bool vc_guest_is_current(const vc_guest *guest);
-/* Note a read for the eviction policy; returns whether the list is full. */
-bool vc_guest_note(vc_guest *guest, uint64_t read);
-/* Empty the list; returns how many reads are in it. */
-size_t vc_guest_take(vc_guest *guest, const uint64_t **reads);
 
 #endif

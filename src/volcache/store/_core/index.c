@@ -491,13 +491,8 @@ static void end_change(const vc_index *index, uint32_t segment_at) {
 
 void vc_index_free(vc_index *index) {
     if (index == NULL) return;
-    const group *g = index->groups, *end = g + GROUPS;
-    while (!index->shared && g < end) { /* Adjacent ones together. */
-        char *base = (char *)g->base;
-        size_t bytes = g->bytes;
-        while (++g < end && base && (char *)g->base == base + bytes) bytes += g->bytes;
-        if (base != NULL) munmap(base, bytes);
-    }
+    for (uint32_t i = 0; !index->shared && i < GROUPS; i++)
+        if (index->groups[i].base != NULL) munmap(index->groups[i].base, index->groups[i].bytes);
     free(index->slot_state);
     free(index->slot_counts);
     free(index);

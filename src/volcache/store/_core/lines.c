@@ -3,6 +3,7 @@
 #include "lines.h"
 
 #include "crc32c.h"
+#include "siphash.h"
 
 #include <string.h>
 
@@ -152,12 +153,8 @@ static bool read_hex(const uint8_t **at, const uint8_t *end, int digits, uint64_
 /* Read the digits at the end of 8 bytes; returns how many there are. A loop over them would
  * end after a number of steps that the processor cannot predict. */
 static inline unsigned read_digits(const uint8_t *at, uint64_t *number) {
-    uint64_t word;
-    memcpy(&word, at, sizeof word);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    word = __builtin_bswap64(word);
-#endif
-    word ^= 0x3030303030303030; /* a digit is its value now; the last one is on top */
+    uint64_t word = vc_load_8(at) ^
+                    0x3030303030303030; /* a digit is its value now; the last one is on top */
     uint64_t others = ((word & 0x7f7f7f7f7f7f7f7f) + 0x7676767676767676) | word;
     others &= 0x8080808080808080; /* the top bit of each byte above 9 */
     unsigned count = others ? (unsigned)__builtin_clzll(others) / 8 : 8;

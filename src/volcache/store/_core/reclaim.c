@@ -1,5 +1,5 @@
-/* The records found are in lists by their place in the volume, each for a short piece of it,
- * which is sorted when it is looked at: no step has to sort all of them. */
+/* The records found are a heap, ordered by their place in the volume: no step has to sort all of
+ * them. */
 #include "reclaim.h"
 
 #include <errno.h>
@@ -9,59 +9,40 @@
 #include "core_parts.h"
 #include "crc32c.h"
 
-enum {
-    PER_PIECE = 32, /* records, on average */
-    BUFFER_MIN = 1 << 16,
-};
-#define NOTHING UINT32_MAX
+enum { BUFFER_MIN = 1 << 16 };
 
 typedef struct {
-    uint64_t fingerprint, word;
-    uint64_t offset;
-    uint32_t next; /* in the list of its piece */
+    uint64_t fingerprint, word, offset;
 } member;
 
 struct vc_reclaim {
     vc_core *core;
     uint32_t slot;
-    uint64_t piece_bytes;
-    member *members;
+    uint32_t segment; /* the next one to be searched */
+    member *heap;     /* the first one has the lowest offset */
     size_t count, room;
-    uint32_t segment;     /* the next one to be searched */
-    uint32_t *first;      /* of each piece */
-    size_t pieces, piece; /* the next one to be sorted */
-    member **sorted;      /* the piece that is looked at */
-    size_t sorted_count, sorted_room, at;
     uint8_t *buffer; /* a record that is copied */
     size_t buffer_bytes;
     const vc_thresholds *thresholds; /* of this call */
     vc_disposition *disposition;     /* likewise */
 };
 
-vc_reclaim *vc_reclaim_new(vc_core *core, uint32_t slot, uint64_t length) {
+vc_reclaim *vc_reclaim_new(vc_core *core, uint32_t slot) {
     vc_reclaim *reclaim = calloc(1, sizeof *reclaim);
     if (!reclaim) return NULL;
     reclaim->core = core;
     reclaim->slot = slot;
     /* Nothing is appended to the volume, so there will not be more. */
     reclaim->room = vc_core_live(core, slot).records;
-    reclaim->pieces = reclaim->room / PER_PIECE + 1;
-    reclaim->piece_bytes = length / reclaim->pieces + 1;
-    reclaim->members = malloc((reclaim->room + 1) * sizeof *reclaim->members);
-    reclaim->first = malloc(reclaim->pieces * sizeof *reclaim->first);
-    if (!reclaim->members || !reclaim->first || reclaim->room >= NOTHING) {
-        vc_reclaim_free(reclaim);
-        return NULL;
-    }
-    memset(reclaim->first, 0xFF, reclaim->pieces * sizeof *reclaim->first);
-    return reclaim;
+    reclaim->heap = malloc((reclaim->room + 1) * sizeof *reclaim->heap);
+    if (reclaim->heap) return reclaim;
+    free(reclaim);
+    return NULL;
 }
 
 void vc_reclaim_free(vc_reclaim *reclaim) {
     if (!reclaim) return;
-    free(reclaim->members);
-    free(reclaim->first);
-    free(reclaim->sorted);
+    free(reclaim->heap);
     free(reclaim->buffer);
     free(reclaim);
 }
@@ -73,6 +54,25 @@ static bool has_enough_hits(const vc_thresholds *thresholds, const vc_entry *ent
     return (int)entry->hits >= thresholds->need[i];
 }
 
+static void heap_push(vc_reclaim *reclaim, member one) {
+    member *heap = reclaim->heap;
+    size_t i = reclaim->count++;
+    for (; i && heap[(i - 1) / 2].offset > one.offset; i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
+    heap[i] = one;
+}
+
+/* Remove the first one. */
+static void heap_pop(vc_reclaim *reclaim) {
+    member *heap = reclaim->heap, last = heap[--reclaim->count];
+    size_t i = 0, child;
+    for (; (child = 2 * i + 1) < reclaim->count; i = child) {
+        if (child + 1 < reclaim->count && heap[child + 1].offset < heap[child].offset) child++;
+        if (last.offset <= heap[child].offset) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = last;
+}
+
 static void reclaim_take(void *context, uint64_t fingerprint, const vc_entry *entry) {
     vc_reclaim *reclaim = context;
     if (reclaim->count == reclaim->room || !has_enough_hits(reclaim->thresholds, entry)) {
@@ -80,15 +80,7 @@ static void reclaim_take(void *context, uint64_t fingerprint, const vc_entry *en
         if (reclaim->thresholds->is_probation) vc_ghost_add(&reclaim->core->ghost, fingerprint);
         return;
     }
-    size_t piece = (size_t)(entry->offset / reclaim->piece_bytes);
-    if (piece >= reclaim->pieces) piece = reclaim->pieces - 1;
-    reclaim->members[reclaim->count] = (member){
-        .fingerprint = fingerprint,
-        .word = entry->word,
-        .offset = entry->offset,
-        .next = reclaim->first[piece],
-    };
-    reclaim->first[piece] = (uint32_t)reclaim->count++;
+    heap_push(reclaim, (member){fingerprint, entry->word, entry->offset});
 }
 
 static void begin_call(vc_reclaim *reclaim, const vc_thresholds *thresholds,
@@ -106,32 +98,6 @@ void vc_reclaim_collect(vc_reclaim *reclaim, uint32_t segments, const vc_thresho
     for (; segments && reclaim->segment < (uint32_t)1 << VC_SEGMENT_BITS; segments--)
         vc_index_visit(core->index, reclaim->segment++, reclaim->slot, reclaim_take, reclaim);
     vc_core_unlock(core);
-}
-
-static int by_offset(const void *a, const void *b) {
-    uint64_t one = (*(member *const *)a)->offset, other = (*(member *const *)b)->offset;
-    return (one > other) - (one < other);
-}
-
-/* Sort the next piece that has a record; returns false if there is none. */
-static bool sort_piece(vc_reclaim *reclaim) {
-    reclaim->at = reclaim->sorted_count = 0;
-    while (!reclaim->sorted_count && reclaim->piece < reclaim->pieces) {
-        uint32_t i = reclaim->first[reclaim->piece++];
-        for (; i != NOTHING; i = reclaim->members[i].next) {
-            if (reclaim->sorted_count == reclaim->sorted_room) {
-                size_t room = 2 * reclaim->sorted_room + PER_PIECE;
-                member **sorted = realloc(reclaim->sorted, room * sizeof *sorted);
-                if (!sorted) break; /* The rest is dropped. */
-                reclaim->sorted = sorted;
-                reclaim->sorted_room = room;
-            }
-            reclaim->sorted[reclaim->sorted_count++] = &reclaim->members[i];
-        }
-    }
-    if (reclaim->sorted_count)
-        qsort(reclaim->sorted, reclaim->sorted_count, sizeof *reclaim->sorted, by_offset);
-    return reclaim->sorted_count > 0;
 }
 
 /* Read the record and check all of it. */
@@ -238,8 +204,8 @@ vc_reclaim_result vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t co
     begin_call(reclaim, thresholds, disposition);
     *offset = end;
     while (disposition->copied_bytes < copy_bytes) {
-        if (reclaim->at == reclaim->sorted_count && !sort_piece(reclaim)) return VC_RECLAIM_DONE;
-        const member *one = reclaim->sorted[reclaim->at];
+        if (!reclaim->count) return VC_RECLAIM_DONE;
+        const member *one = reclaim->heap;
         if (one->offset >= end) return VC_RECLAIM_MORE;
         *offset = one->offset;
         vc_entry entry;
@@ -247,7 +213,7 @@ vc_reclaim_result vc_reclaim_step(vc_reclaim *reclaim, uint64_t end, uint64_t co
         if (reclaim_decide(reclaim, one, writer != NULL, &entry))
             step = copy(reclaim, one, &entry, writer);
         if (step == VC_RECLAIM_FULL) return step;
-        reclaim->at++;
+        heap_pop(reclaim);
         if (step != VC_RECLAIM_MORE) return step;
     }
     return VC_RECLAIM_MORE;

@@ -43,8 +43,8 @@ typedef enum {
 
 typedef struct vc_reclaim vc_reclaim;
 
-/* Begin; NULL without memory. `length`: of the volume. */
-vc_reclaim *vc_reclaim_new(vc_core *core, uint32_t slot, uint64_t length);
+/* Begin; NULL without memory. */
+vc_reclaim *vc_reclaim_new(vc_core *core, uint32_t slot);
 void vc_reclaim_free(vc_reclaim *reclaim);
 /* Search some of the 2^VC_SEGMENT_BITS segments; records without enough hits are dropped. */
 void vc_reclaim_collect(vc_reclaim *reclaim, uint32_t segments, const vc_thresholds *thresholds,

@@ -92,8 +92,6 @@ struct vc_guest {
     size_t bytes;
     int folder;
     int *files; /* by volume; 0: not open */
-    uint64_t reads[VC_GUEST_READS];
-    size_t read_count;
 };
 
 vc_guest *vc_guest_new(int fd, int folder) {
@@ -229,16 +227,4 @@ vc_guest_result vc_guest_read(const vc_guest *guest, const vc_lookup *at, const 
 bool vc_guest_is_current(const vc_guest *guest) {
     unsigned owner = atomic_load((atomic_uint *)&guest->shared->owner);
     return owner && !(owner & FUTEX_OWNER_DIED);
-}
-
-bool vc_guest_note(vc_guest *guest, uint64_t read) {
-    if (guest->read_count < VC_GUEST_READS) guest->reads[guest->read_count++] = read;
-    return guest->read_count == VC_GUEST_READS;
-}
-
-size_t vc_guest_take(vc_guest *guest, const uint64_t **reads) {
-    size_t count = guest->read_count;
-    *reads = guest->reads;
-    guest->read_count = 0;
-    return count;
 }

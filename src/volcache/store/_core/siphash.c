@@ -1,16 +1,5 @@
 #include "siphash.h"
 
-#include <string.h>
-
-static inline uint64_t read_u64(const uint8_t *data) {
-    uint64_t value;
-    memcpy(&value, data, 8);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    value = __builtin_bswap64(value);
-#endif
-    return value;
-}
-
 static inline uint64_t rotate(uint64_t value, unsigned bits) {
     return value << bits | value >> (64 - bits);
 }
@@ -47,7 +36,7 @@ static inline uint64_t last_word(const uint8_t *data, size_t length) {
     size_t rest = length % 8;
     uint64_t word = 0;
     if (rest > 0 && length >= 8) {
-        word = read_u64(data + length - 8) >> (64 - 8 * rest);
+        word = vc_load_8(data + length - 8) >> (64 - 8 * rest);
     } else {
         for (size_t i = 0; i < rest; i++) word |= (uint64_t)data[i] << (8 * i);
     }
@@ -55,7 +44,7 @@ static inline uint64_t last_word(const uint8_t *data, size_t length) {
 }
 
 static inline state start(const uint8_t key[16]) {
-    uint64_t k0 = read_u64(key), k1 = read_u64(key + 8);
+    uint64_t k0 = vc_load_8(key), k1 = vc_load_8(key + 8);
     return (state){
         k0 ^ 0x736f6d6570736575,
         k1 ^ 0x646f72616e646f6d,
@@ -65,7 +54,7 @@ static inline state start(const uint8_t key[16]) {
 }
 
 static inline void add_data(state *s, const uint8_t *data, size_t length, int rounds) {
-    for (size_t i = 0; i + 8 <= length; i += 8) add_word(s, read_u64(data + i), rounds);
+    for (size_t i = 0; i + 8 <= length; i += 8) add_word(s, vc_load_8(data + i), rounds);
     add_word(s, last_word(data, length), rounds);
 }
 
@@ -81,19 +70,13 @@ uint64_t vc_siphash13(const uint8_t key[16], const uint8_t *data, size_t length)
     return siphash_finish(&s, 3);
 }
 
-static inline void write_u64(uint8_t *to, uint64_t number) {
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    number = __builtin_bswap64(number);
-#endif
-    memcpy(to, &number, 8);
-}
-
 void vc_siphash24_128(const uint8_t key[16], const uint8_t *data, size_t length, uint8_t hash[16]) {
     state s = start(key);
     s.v1 ^= 0xee;
     add_data(&s, data, length, 2);
     s.v2 ^= 0xee;
-    write_u64(hash, siphash_finish(&s, 4));
+    uint64_t halves[2] = {htole64(siphash_finish(&s, 4))};
     s.v1 ^= 0xdd;
-    write_u64(hash + 8, siphash_finish(&s, 4));
+    halves[1] = htole64(siphash_finish(&s, 4));
+    memcpy(hash, halves, sizeof halves);
 }

@@ -4,8 +4,17 @@
 #ifndef VC_SIPHASH_H
 #define VC_SIPHASH_H
 
+#include <endian.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+
+/* 8 bytes, the first one is the lowest. */
+static inline uint64_t vc_load_8(const uint8_t *data) {
+    uint64_t word;
+    memcpy(&word, data, sizeof word);
+    return le64toh(word);
+}
 
 uint64_t vc_siphash13(const uint8_t key[16], const uint8_t *data, size_t length);
 void vc_siphash24_128(const uint8_t key[16], const uint8_t *data, size_t length, uint8_t hash[16]);
