@@ -257,10 +257,7 @@ vc_live vc_core_reclaim(vc_core *core, uint32_t slot) {
 }
 
 vc_live vc_core_live(vc_core *core, uint32_t slot) {
-    vc_core_lock(core);
-    vc_live found = vc_index_live(core->index, slot);
-    vc_core_unlock(core);
-    return found;
+    return VC_LOCKED(core, vc_index_live(core->index, slot));
 }
 
 void vc_core_set_age(vc_core *core, uint32_t slot, unsigned ring, uint64_t born, uint64_t end) {
@@ -305,9 +302,7 @@ unsigned vc_core_ring_for(vc_core *core, const uint8_t *key, size_t length) {
 }
 
 void vc_core_accept_displaced(vc_core *core) {
-    vc_core_lock(core);
-    core->displaced_seen = vc_index_get_stats(core->index).displaced;
-    vc_core_unlock(core);
+    (void)VC_LOCKED(core, core->displaced_seen = vc_index_get_stats(core->index).displaced);
 }
 
 /* Find an entry for a read, and count its hit if it is not larger, or the miss. */
@@ -365,10 +360,9 @@ void vc_core_size_ghost(vc_core *core, uint64_t keys) {
 }
 
 void vc_core_get_policy_stats(vc_core *core, vc_policy_stats *policy_stats) {
-    vc_core_lock(core);
-    *policy_stats = (vc_policy_stats){core->tokens, core->ghost_hits,
-                                      atomic_load(&core->older_hits)};
-    vc_core_unlock(core);
+    uint64_t older_hits = atomic_load(&core->older_hits);
+    *policy_stats = VC_LOCKED(core,
+                              ((vc_policy_stats){core->tokens, core->ghost_hits, older_hits}));
 }
 
 /* --- Purges ------------------------------------------------------------------------ */
@@ -378,9 +372,7 @@ bool vc_core_reserve_purge(vc_core *core, const uint8_t *prefix, size_t length) 
         uint64_t secret = vc_core_fingerprint(core, (const uint8_t *)"", 0);
         vc_purges *purges = vc_purges_new(secret);
         if (!purges) return false;
-        vc_core_lock(core);
-        core->purges = purges;
-        vc_core_unlock(core);
+        (void)VC_LOCKED(core, core->purges = purges);
     }
     return vc_purges_reserve(core->purges, prefix, length);
 }
@@ -411,21 +403,15 @@ void vc_core_drop_purges(vc_core *core, uint64_t seq) {
 
 void vc_core_sweep_purges(vc_core *core) {
     vc_purge *at = NULL;
-    do {
-        vc_core_lock(core);
-        at = core->purges ? vc_purges_sweep(core->purges, at) : NULL;
-        vc_core_unlock(core);
-    } while (at);
+    do at = VC_LOCKED(core, core->purges ? vc_purges_sweep(core->purges, at) : NULL);
+    while (at);
 }
 
 const vc_purges *vc_core_purges(const vc_core *core) { return core->purges; }
 
 bool vc_core_is_purged(vc_core *core, const uint8_t *key, size_t length, uint64_t stored_us) {
     if (stored_us > atomic_load_explicit(&core->purged_us, memory_order_acquire)) return false;
-    vc_core_lock(core);
-    bool is_purged = core->purges && vc_purges_cover(core->purges, key, length, stored_us);
-    vc_core_unlock(core);
-    return is_purged;
+    return VC_LOCKED(core, core->purges && vc_purges_cover(core->purges, key, length, stored_us));
 }
 
 /* --- The index --------------------------------------------------------------------- */
@@ -451,26 +437,19 @@ bool vc_core_is_position(const vc_core *core, uint64_t offset, uint64_t size) {
 bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset, uint64_t size,
                  int types, bool is_tombstone) {
     if (!vc_core_is_position(core, offset, size)) return false;
-    vc_core_lock(core);
-    bool is_kept = vc_index_set(core->index, fingerprint, slot, offset, size, types, is_tombstone);
-    vc_core_unlock(core);
-    return is_kept;
+    return VC_LOCKED(
+        core, vc_index_set(core->index, fingerprint, slot, offset, size, types, is_tombstone));
 }
 
 bool vc_core_bury(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset) {
     vc_entry entry;
-    vc_core_lock(core);
-    bool is_there = vc_index_find(core->index, fingerprint, &entry) && !entry.is_tombstone &&
-                    entry.slot == slot && entry.offset == offset &&
-                    vc_index_bury(core->index, fingerprint, entry.word);
-    vc_core_unlock(core);
-    return is_there;
+    return VC_LOCKED(core, vc_index_find(core->index, fingerprint, &entry) && !entry.is_tombstone &&
+                               entry.slot == slot && entry.offset == offset &&
+                               vc_index_bury(core->index, fingerprint, entry.word));
 }
 
 void vc_core_stats(vc_core *core, vc_index_stats *stats) {
-    vc_core_lock(core);
-    *stats = vc_index_get_stats(core->index);
-    vc_core_unlock(core);
+    *stats = VC_LOCKED(core, vc_index_get_stats(core->index));
 }
 
 /* --- Reading ----------------------------------------------------------------------- */
@@ -747,9 +726,7 @@ void vc_core_set_putting(vc_core *core, const vc_putting *how) { core->putting =
 void vc_core_block_writes(vc_core *core, bool is_blocked) { core->is_blocked = is_blocked; }
 
 unsigned vc_core_set_writer(vc_core *core, vc_writer *writer) {
-    vc_core_lock(core);
-    unsigned ring = vc_index_ring(core->index, writer->slot);
-    vc_core_unlock(core);
+    unsigned ring = VC_LOCKED(core, vc_index_ring(core->index, writer->slot));
     core->writers[ring] = writer;
     return ring;
 }

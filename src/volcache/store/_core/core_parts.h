@@ -73,6 +73,14 @@ void vc_core_lock(vc_core *core) VC_ACQUIRES(core->mutex);
 static inline void vc_core_unlock(vc_core *core) VC_RELEASES(core->mutex) {
     pthread_mutex_unlock(&core->mutex);
 }
+/* The value of an expression, computed with the mutex. */
+#define VC_LOCKED(core, expression)        \
+    ({                                     \
+        vc_core_lock(core);                \
+        __auto_type value_ = (expression); \
+        vc_core_unlock(core);              \
+        value_;                            \
+    })
 /* Whether an entry can have this position. A file whose checksums are right may still name
  * any numbers. */
 bool vc_core_is_position(const vc_core *core, uint64_t offset, uint64_t size);

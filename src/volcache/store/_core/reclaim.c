@@ -111,9 +111,7 @@ static vc_status read_whole(vc_reclaim *reclaim, const member *one, uint64_t siz
         reclaim->buffer = buffer;
         reclaim->buffer_bytes = bytes;
     }
-    vc_core_lock(core);
-    vc_place at = core->places[reclaim->slot];
-    vc_core_unlock(core);
+    vc_place at = VC_LOCKED(core, core->places[reclaim->slot]);
     ssize_t got = vc_pread(&core->calls, at.fd, reclaim->buffer, size, one->offset, false);
     if (got < 0) return VC_IO_ERROR;
     uint64_t salt = vc_salt_at(at.segments, at.count, one->offset);
@@ -142,9 +140,7 @@ static vc_reclaim_result copy(vc_reclaim *reclaim, const member *one, const vc_e
     if (status == VC_IO_ERROR) return passed(&disposition->unreadable, VC_RECLAIM_UNREADABLE);
     if (status == VC_NO_MEMORY) return passed(&disposition->left, VC_RECLAIM_MORE);
     if (status != VC_OK) {
-        vc_core_lock(core);
-        vc_index_bury(core->index, one->fingerprint, one->word);
-        vc_core_unlock(core);
+        (void)VC_LOCKED(core, vc_index_bury(core->index, one->fingerprint, one->word));
         return passed(&disposition->damaged, VC_RECLAIM_DAMAGED);
     }
     if (record.expires_ms && record.expires_ms <= reclaim->thresholds->now_ms)
