@@ -34,9 +34,9 @@ static void check_absent(void) {
     CHECK(ring_for("missed") == VC_MAIN);
     CHECK(is_absent("missed", &is_stale) && !is_stale);
     CHECK(ring_for("missed") == VC_PROBATION && ring_for("other") == VC_MAIN);
-    CHECK(vc_core_set(core, fingerprint("value"), slot, 64, 100, 0, false));
+    CHECK(vc_core_set(core, fingerprint("value"), slot, 64, 100, false));
     CHECK(!is_absent("value", &is_stale));
-    CHECK(vc_core_set(core, fingerprint("deleted"), slot, 200, 100, 0, true));
+    CHECK(vc_core_set(core, fingerprint("deleted"), slot, 200, 100, true));
     CHECK(is_absent("deleted", &is_stale) && !is_stale);
 }
 
@@ -45,7 +45,7 @@ static void check_hits(void) {
     vc_lookup found;
     vc_policy_stats policy_stats;
     uint64_t size = 1024; /* a size class */
-    CHECK(vc_core_set(core, fingerprint("large"), slot, 400, size, 0, false));
+    CHECK(vc_core_set(core, fingerprint("large"), slot, 400, size, false));
     CHECK(vc_core_lookup(core, bytes("large"), 5, size - 1, &found) && !found.is_raised);
     vc_core_end_read(core);
     vc_core_get_policy_stats(core, &policy_stats);
@@ -355,11 +355,11 @@ static bool ends_with(FILE *file, const char *text) {
 
 static bool is_cold;
 
-static ssize_t test_preadv(void *context, int fd, const struct iovec *parts, int count,
-                           off_t offset, bool is_cached) {
+static ssize_t test_pread(void *context, int fd, void *buffer, size_t length, off_t offset,
+                          bool is_cached) {
     errno = EAGAIN;
     if (is_cached && is_cold) return -1;
-    return vc_os_calls.preadv(context, fd, parts, count, offset, false);
+    return vc_os_calls.pread(context, fd, buffer, length, offset, false);
 }
 
 /* What another key, a purge, a tombstone or the disk hides. */
@@ -367,7 +367,7 @@ static void check_hidden(void) {
     bool existed;
     uint64_t end = writer.end;
     CHECK(put_value("hides", 0) == VC_OK);
-    CHECK(vc_core_set(core, fingerprint("hidden"), slot, end, 100, 0, false));
+    CHECK(vc_core_set(core, fingerprint("hidden"), slot, end, 100, false));
     CHECK(delete("hidden", VC_RING_UNKNOWN, &existed) == VC_OK && !existed);
     CHECK(writer.pending == 1);
     CHECK(vc_core_reserve_purge(core, bytes("hid"), 3));
@@ -376,8 +376,7 @@ static void check_hidden(void) {
     end = writer.end;
     CHECK(put_value("again", 0) == VC_OK);
     CHECK(delete("again", VC_RING_UNKNOWN, &existed) == VC_OK && existed);
-    CHECK(
-        vc_core_set(core, fingerprint("again"), slot, end + VC_OVERHEAD_BYTES + 10, 100, 0, false));
+    CHECK(vc_core_set(core, fingerprint("again"), slot, end + VC_OVERHEAD_BYTES + 10, 100, false));
     CHECK(delete("again", VC_RING_UNKNOWN, &existed) == VC_DEFERRED);
     CHECK(put_value("cold", 0) == VC_OK);
     is_cold = true;
@@ -453,7 +452,7 @@ int main(void) {
     static const vc_policy policy = {.hit_rate = 1, .tokens_max = 1e9};
     static const vc_segment segment = {0, 1};
     vc_calls calls = vc_os_calls;
-    calls.preadv = test_preadv;
+    calls.pread = test_pread;
     core = vc_core_new(&calls, hash_key, 1 << 24, 4, 0);
     CHECK(core && vc_core_set_policy(core, &policy));
     slot = vc_core_add_volume(core, 1);

@@ -20,36 +20,24 @@ static inline ssize_t hidden_pread(int fd, void *buffer, size_t length, off_t of
 #endif
 }
 
-/* A read is not atomic: some are slow, so that the record changes meanwhile. */
-static inline ssize_t slow_pread(int fd, void *buffer, size_t length, off_t offset) {
+/* A read is not atomic: some are slow, so that the record changes meanwhile. Half of what is read is
+ * not in memory. */
+static inline ssize_t slow_pread(void *context, int fd, void *buffer, size_t length, off_t offset,
+                                 bool is_cached) {
+    static _Thread_local uint64_t state;
     static _Thread_local unsigned calls;
     size_t first = length;
+    (void)context;
+    if (is_cached && next_random(&state) % 2) {
+        errno = EAGAIN;
+        return -1;
+    }
     if (calls++ % 4 == 0) first = length < 300 ? length / 2 : 300;
     ssize_t got = hidden_pread(fd, buffer, first, offset);
     if (got < 0 || (size_t)got < first || first == length) return got;
     for (int left = 60; left > 0; left--) sched_yield();
     got = hidden_pread(fd, (char *)buffer + first, length - first, offset + (off_t)first);
     return got < 0 ? got : got + (ssize_t)first;
-}
-
-/* Half of what is read is not in memory. */
-static inline ssize_t slow_preadv(void *context, int fd, const struct iovec *parts, int count,
-                                  off_t offset, bool is_cached) {
-    static _Thread_local uint64_t state;
-    ssize_t total = 0;
-    (void)context;
-    if (is_cached && next_random(&state) % 2) {
-        errno = EAGAIN;
-        return -1;
-    }
-    for (int i = 0; i < count; i++) {
-        size_t length = parts[i].iov_len;
-        ssize_t got = slow_pread(fd, parts[i].iov_base, length, offset + (off_t)total);
-        if (got < 0) return got;
-        total += got;
-        if ((size_t)got < length) break;
-    }
-    return total;
 }
 
 static inline ssize_t hidden_pwritev(void *context, int fd, const struct iovec *parts, int count,

@@ -119,7 +119,7 @@ static void read_record(vc_stream *stream) {
     uint8_t *bytes = allocated(stream->found.size);
     vc_record record;
     stream->status = vc_core_read(test_core, stream->key, stream->key_length, &stream->found, bytes,
-                                  stream->found.size, NULL, 0, &record);
+                                  &record);
     free(bytes);
     test_end_read(test_core);
     stream->waited = VC_WAITED_DISK;

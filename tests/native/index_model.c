@@ -79,7 +79,6 @@ typedef struct {
     bool is_present, is_tombstone;
     uint32_t slot;
     uint64_t offset, size, word;
-    int types;
     unsigned hits;
 } model_key;
 
@@ -96,7 +95,6 @@ static unsigned *slot_ring;
 static uint64_t *slot_from; /* hits count when the clock has passed their offset by this */
 static uint64_t clocks[VC_RINGS];
 static uint64_t offset_max;
-static int types_known[VC_TYPES_KNOWN], types_count;
 
 static bool has_refusals; /* this run has times without memory */
 static bool refuses_now;
@@ -118,19 +116,10 @@ static void forget(model_key *key) {
     key->is_present = false;
 }
 
-static int noted_types(int types) {
-    if (types < 0) return VC_TYPES_UNKNOWN;
-    for (int i = 0; i < types_count; i++)
-        if (types_known[i] == types) return types;
-    if (types_count == VC_TYPES_KNOWN) return VC_TYPES_UNKNOWN;
-    return types_known[types_count++] = types;
-}
-
-static void remember(model_key *key, uint32_t slot, uint64_t offset, uint64_t size, int types,
+static void remember(model_key *key, uint32_t slot, uint64_t offset, uint64_t size,
                      bool is_tombstone) {
     forget(key);
-    *key = (model_key){key->fingerprint,   true, is_tombstone, slot, offset, size, 0,
-                       noted_types(types), 0};
+    *key = (model_key){key->fingerprint, true, is_tombstone, slot, offset, size, 0, 0};
     if (!is_tombstone) {
         slot_live[slot].records++;
         slot_live[slot].bytes += vc_size_middle(size);
@@ -141,7 +130,7 @@ static void check_found(model_key *key, bool is_found, const vc_entry *found) {
     CHECK(is_found == key->is_present);
     if (!is_found) return;
     CHECK(found->slot == key->slot && found->offset == key->offset);
-    CHECK(found->size == size_max(key->size) && found->types == key->types);
+    CHECK(found->size == size_max(key->size));
     CHECK(found->hits == key->hits && found->is_tombstone == key->is_tombstone);
     key->word = found->word;
 }
@@ -298,11 +287,11 @@ static uint64_t random_size(void) { return 1 + (random_number() >> 33 >> random_
 
 static uint32_t random_slot(void) { return live_slots[random_number() % live_count]; }
 
-static void set_key(model_key *key, bool is_tombstone, int types) {
+static void set_key(model_key *key, bool is_tombstone) {
     uint32_t slot = random_slot();
     uint64_t offset = random_offset(), size = random_size();
-    bool is_kept = vc_index_set(ix, key->fingerprint, slot, offset, size, types, is_tombstone);
-    remember(key, slot, offset, size, types, is_tombstone);
+    bool is_kept = vc_index_set(ix, key->fingerprint, slot, offset, size, is_tombstone);
+    remember(key, slot, offset, size, is_tombstone);
     CHECK(is_kept == (vc_index_get_stats(ix).displaced == displaced));
     reconcile(false);
     check_key(key);
@@ -323,11 +312,9 @@ static void set_many(size_t count, unsigned deletions) {
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        if (copy[i].size == VC_TOMBSTONE)
-            remember(&keys[which[i]], copy[i].slot, copy[i].offset, 1, VC_TYPES_UNKNOWN, true);
-        else
-            remember(&keys[which[i]], copy[i].slot, copy[i].offset, copy[i].size, VC_TYPES_UNKNOWN,
-                     false);
+        bool is_tombstone = copy[i].size == VC_TOMBSTONE;
+        remember(&keys[which[i]], copy[i].slot, copy[i].offset, is_tombstone ? 1 : copy[i].size,
+                 is_tombstone);
     }
     reconcile(true);
     for (size_t i = 0; i < count; i++) check_key(&keys[which[i]]);
@@ -399,21 +386,15 @@ static void hit_key(model_key *key) {
 }
 
 static uint64_t other_word(const model_key *key, bool is_right) {
-    /* Types may have been noted since the word was read. */
-    uint64_t word = key->word ^ (uint64_t)byte() << 60;
-    return is_right ? word : word ^ (uint64_t)1 << byte() % 56;
+    return is_right ? key->word : key->word ^ (uint64_t)1 << byte() % 56;
 }
 
 static void bury_key(model_key *key, bool is_right) {
     hit_key(key); /* sets `word` */
     bool is_buried = vc_index_bury(ix, key->fingerprint, other_word(key, is_right));
     CHECK(is_buried == (key->is_present && is_right));
-    if (is_buried) {
-        /* The types stay, and the size, but no hit does. */
-        int types = key->types;
-        remember(key, key->slot, key->offset, key->size, types, true);
-        key->types = types;
-    }
+    /* The size stays, but no hit does. */
+    if (is_buried) remember(key, key->slot, key->offset, key->size, true);
     check_key(key);
 }
 
@@ -425,9 +406,7 @@ static void move_key(model_key *key, bool is_right, unsigned hits) {
     bool is_moved = vc_index_move(ix, key->fingerprint, word, slot, offset, hits);
     CHECK(is_moved == (key->is_present && is_right));
     if (is_moved) {
-        int types = key->types;
-        remember(key, slot, offset, key->size, types, false);
-        key->types = types;
+        remember(key, slot, offset, key->size, false);
         key->hits = hits;
     }
     check_key(key);
@@ -464,23 +443,16 @@ static void visit_slot(void) {
     CHECK(fingerprints == v.fingerprints);
 }
 
-static void set_types(model_key *key, bool is_right, int types) {
-    check_key(key);
-    vc_index_set_types(ix, key->fingerprint, key->word ^ !is_right, types);
-    if (key->is_present && is_right) key->types = noted_types(types);
-    check_key(key);
-}
-
 static void operate(void) {
-    uint32_t operation = byte() % 26;
+    uint32_t operation = byte() % 24;
     model_key *key = &keys[number() % key_count];
     operations++;
     if (live_count == 0) add_volume();
     switch (operation) {
     case 0:
     case 1:
-    case 2: set_key(key, false, (int)(byte() % 24) - 1); break;
-    case 3: set_key(key, true, VC_TYPES_UNKNOWN); break;
+    case 2: set_key(key, false); break;
+    case 3: set_key(key, true); break;
     case 4:
     case 5:
     case 6:
@@ -488,29 +460,27 @@ static void operate(void) {
     case 8:
         for (uint32_t i = byte() % 6; i > 0; i--) hit_key(key);
         break;
-    case 9:
-    case 10: set_types(key, operation == 9, (int)(byte() % 24) - 1); break;
-    case 11: add_volume(); break;
-    case 12: reclaim(byte()); break;
-    case 13: vc_index_sweep(ix, number()); break;
-    case 14: sweep_all(1 + number() * 16); break;
-    case 15: set_many(1 + (number() % CHANGES_MAX >> byte() % 8), byte() % 5); break;
-    case 16:
+    case 9: add_volume(); break;
+    case 10: reclaim(byte()); break;
+    case 11: vc_index_sweep(ix, number()); break;
+    case 12: sweep_all(1 + number() * 16); break;
+    case 13: set_many(1 + (number() % CHANGES_MAX >> byte() % 8), byte() % 5); break;
+    case 14:
         if (has_refusals) refuses_later = (int)byte() % 4;
         break;
-    case 17:
+    case 15:
         if (has_refusals) refuses_now = byte() & 1;
         break;
-    case 18: /* many keys one after the other, then some of them again */
+    case 16: /* many keys one after the other, then some of them again */
         for (uint32_t i = 0, count = number() % key_count >> byte() % 8; i < count; i++)
-            set_key(&keys[(i + (uint32_t)(key - keys)) % key_count], i % 16 == 0, -1);
+            set_key(&keys[(i + (uint32_t)(key - keys)) % key_count], i % 16 == 0);
         break;
+    case 17:
+    case 18: bury_key(key, operation == 17); break;
     case 19:
-    case 20: bury_key(key, operation == 19); break;
-    case 21:
-    case 22: move_key(key, operation == 21, byte() % 4); break;
-    case 23: visit_slot(); break;
-    case 24:
+    case 20: move_key(key, operation == 19, byte() % 4); break;
+    case 21: visit_slot(); break;
+    case 22:
         advance(key);
         hit_key(key);
         break;
@@ -593,7 +563,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     input = data;
     input_end = data + size;
     random_state = (uint64_t)number() << 16 | number();
-    types_count = 0;
     displaced = 0;
     live_count = 0;
     mapped_bytes = 0;
@@ -616,7 +585,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     make_keys(kind);
     if (kind == 4) {
         add_volume();
-        for (uint32_t i = 0; i < key_count; i++) set_key(&keys[i], false, -1);
+        for (uint32_t i = 0; i < key_count; i++) set_key(&keys[i], false);
         CHECK(ix->segments[3].base->flags >= OVERFLOW_MAX || has_refusals);
     }
     while (input < input_end) operate();

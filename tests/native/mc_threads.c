@@ -106,7 +106,7 @@ static void open_store(bool syncs) {
     how.syncs = syncs;
     calls = vc_os_calls;
     calls.fdatasync = test_sync;
-    calls.preadv = slow_preadv;
+    calls.pread = slow_pread;
     calls.pwritev = hidden_pwritev;
     volume = memfd_create("volume", MFD_CLOEXEC);
     CHECK(volume >= 0 && !ftruncate(volume, VOLUME_BYTES));

@@ -27,17 +27,16 @@ static vc_core *test_core;
 static vc_writer writer;
 static int reads; /* that are not ended */
 
-static ssize_t test_preadv(void *context, int fd, const struct iovec *parts, int count,
-                           off_t offset, bool is_cached) {
-    size_t length = parts->iov_len;
+static ssize_t test_pread(void *context, int fd, void *buffer, size_t length, off_t offset,
+                          bool is_cached) {
     (void)context;
-    CHECK(fd == FD && count == 1 && offset > 0 && offset < VOLUME_BYTES);
+    CHECK(fd == FD && offset > 0 && offset < VOLUME_BYTES);
     if (is_cached && is_cold()) {
         errno = EAGAIN;
         return -1;
     }
     if (length > VOLUME_BYTES - (size_t)offset) length = VOLUME_BYTES - (size_t)offset;
-    memcpy(parts->iov_base, volume + offset, length);
+    memcpy(buffer, volume + offset, length);
     return (ssize_t)length;
 }
 
@@ -65,7 +64,7 @@ static int test_sync(void *context, int fd) {
 }
 
 static const vc_calls calls = {
-    .preadv = test_preadv, .pwritev = test_pwritev, .fdatasync = test_sync};
+    .pread = test_pread, .pwritev = test_pwritev, .fdatasync = test_sync};
 
 static bool test_lookup(vc_core *of, const uint8_t *key, size_t length, uint64_t size_max,
                         vc_lookup *found) {

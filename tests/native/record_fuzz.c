@@ -59,10 +59,9 @@ static size_t types_of(const uint8_t *record) {
 
 /* --- System calls -------------------------------------------------------------------- */
 
-static ssize_t fake_preadv(void *context, int fd, const struct iovec *parts, int count,
-                           off_t offset, bool is_cached) {
+static ssize_t fake_pread(void *context, int fd, void *buffer, size_t length, off_t offset,
+                          bool is_cached) {
     disk *from = context;
-    size_t done = 0;
     (void)is_cached;
     CHECK(fd == 7 && offset >= 0);
     if (from->error) {
@@ -71,13 +70,9 @@ static ssize_t fake_preadv(void *context, int fd, const struct iovec *parts, int
     }
     size_t left = (uint64_t)offset < from->length ? from->length - (size_t)offset : 0;
     left = left < from->cut ? left : from->cut;
-    for (int i = 0; i < count; i++) {
-        size_t part = parts[i].iov_len < left ? parts[i].iov_len : left;
-        if (part) memcpy(parts[i].iov_base, from->data + offset + done, part);
-        done += part;
-        left -= part;
-    }
-    return (ssize_t)done;
+    length = length < left ? length : left;
+    if (length) memcpy(buffer, from->data + offset, length);
+    return (ssize_t)length;
 }
 
 /* --- One record ---------------------------------------------------------------------- */
@@ -183,33 +178,31 @@ static void check_value(const wanted *w, const vc_record *record, const uint8_t 
     CHECK(!memcmp(value, at + record->prefix, record->length));
 }
 
-/* Read with buffers of exactly the length that is allowed. */
+/* Read with buffers of exactly the length that is allowed, some values apart. */
 static vc_status read_once(const wanted *w, const vc_lookup *at, uint64_t *state) {
+    const uint8_t *start = w->from->data + w->offset;
     size_t available = w->from->length - w->offset;
-    size_t got = at->size < available ? at->size : available;
-    got = got < w->from->cut ? got : w->from->cut;
-    size_t split = VC_OVERHEAD_BYTES + 1 + next_random(state) % 4 * w->key_length / 2;
-    size_t head_max = VC_HEAD_BYTES_MAX(w->key_length);
-    split = split < head_max ? split : head_max;
-    bool is_apart = next_random(state) % 2 && split < at->size;
-    uint8_t *head = allocated(is_apart ? head_max : at->size);
-    uint8_t *value = allocated(is_apart ? at->size - split : 0);
-    vc_record record;
-    vc_status status = vc_core_read(w->core, w->key, w->key_length, at, head,
-                                    is_apart ? split : at->size, is_apart ? value : NULL,
-                                    is_apart ? at->size - split : 0, &record);
-    if (status == VC_OK) check_value(w, &record, is_apart ? value : head + record.prefix, got);
+    available = available < w->from->cut ? available : w->from->cut;
+    vc_lookup part = *at;
+    if (next_random(state) % 2) part.size = VC_HEAD_BYTES_MAX(w->key_length);
+    if (part.size > at->size) part.size = at->size;
+    uint8_t *head = allocated(part.size), *value = NULL;
+    vc_record record = {0};
+    vc_status status = vc_core_read(w->core, w->key, w->key_length, &part, head, &record);
+    size_t got = part.size < available ? part.size : available;
+    if (status == VC_SHORT && record.key && record.length <= 1 << 20) {
+        CHECK(w->right.has_prefix && got < record.size && !start[AT_KIND]);
+        value = allocated(record.length);
+        got = record.prefix + (record.length < w->from->cut ? record.length : w->from->cut);
+        if (got > w->from->length - w->offset) got = w->from->length - w->offset;
+        status = vc_core_read_value(w->core, at, &record, value);
+    }
+    if (status == VC_OK) check_value(w, &record, value ? value : head + record.prefix, got);
     CHECK((status == VC_IO_ERROR) == (w->from->error != 0));
-    bool is_ours = w->right.is_intact && !w->from->data[w->offset + AT_KIND] && !w->from->error &&
-                   got >= w->right.size;
-    if (is_ours && !(is_apart && w->right.prefix < split)) {
-        const uint8_t *start = w->from->data + w->offset;
-        size_t before = VC_FIXED_BYTES + types_of(start);
+    if (w->right.is_intact && !start[AT_KIND] && !w->from->error && got >= w->right.size) {
         bool is_key = get(start + AT_KEY_LENGTH, 2) == w->key_length &&
-                      !memcmp(start + before, w->key, w->key_length);
-        /* Of another key, the prefix may be longer than `head`. */
-        if (is_key) CHECK(status == VC_OK);
-        else CHECK(status == VC_OTHER_KEY || (is_apart && status == VC_SHORT));
+                      !memcmp(start + VC_FIXED_BYTES + types_of(start), w->key, w->key_length);
+        CHECK(status == (is_key ? VC_OK : VC_OTHER_KEY));
     }
     free(head);
     free(value);
@@ -242,7 +235,6 @@ static void check_read(vc_core *core, disk *from, uint64_t salt, uint16_t volume
             .size = size,
             .fd = 7,
             .volume = volume,
-            .types = VC_TYPES_UNKNOWN,
         };
         vc_status status = read_once(&w, &lookup, state);
         read_ok += status == VC_OK;
@@ -260,7 +252,7 @@ static vc_scan *new_scan(disk *from, vc_calls *calls, const vc_segment *whole, u
     static vc_scan scan;
     size_t cut = next_random(state) % 2 ? 1 + next_random(state) % 300 : SIZE_MAX;
     *from = (disk){.data = from->data, .length = from->length, .cut = cut};
-    *calls = (vc_calls){.preadv = fake_preadv, .context = from};
+    *calls = (vc_calls){.pread = fake_pread, .context = from};
     uint64_t start = next_random(state) % 2 ? 0 : offset;
     scan = (vc_scan){
         .ahead = vc_read_ahead_new(calls, 7, start, from->length, VC_READ_AHEAD_PIECE_BYTES),
@@ -406,7 +398,7 @@ static void check_volume(const uint8_t *data, size_t length, uint64_t *state) {
     uint16_t volume = (uint16_t)get(data + AT_VOLUME, 2);
     static disk from;
     static vc_core *core; /* the same for all: to make one takes longer than a volume */
-    vc_calls calls = {.preadv = fake_preadv, .context = &from};
+    vc_calls calls = {.pread = fake_pread, .context = &from};
     core = core ? core : vc_core_new(&calls, hash_key, 1 << 24, 64, 0);
     CHECK(core);
     from = (disk){.data = data, .length = length, .cut = SIZE_MAX};

@@ -63,7 +63,7 @@ static void make_value(uint8_t *out, uint32_t key, uint32_t version) {
 
 static vc_calls system_calls(void) {
     vc_calls calls = vc_os_calls;
-    calls.preadv = slow_preadv;
+    calls.pread = slow_pread;
     calls.pwritev = hidden_pwritev;
     return calls;
 }

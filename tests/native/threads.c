@@ -98,7 +98,7 @@ static int failing_sync(void *context, int fd) {
 
 static vc_calls system_calls(void) {
     vc_calls calls = vc_os_calls;
-    calls.preadv = slow_preadv;
+    calls.pread = slow_pread;
     calls.pwritev = failing_pwritev;
     calls.fdatasync = failing_sync;
     return calls;
@@ -268,22 +268,17 @@ static void check_value(const vc_lookup *at, const vc_record *record, const uint
 
 static vc_status read_found(reader *r, const uint8_t *name, size_t name_length, const vc_lookup *at,
                             uint32_t key, uint64_t before, uint64_t *version) {
-    static _Thread_local uint8_t head[RECORD_BYTES_MAX * 5 / 4], value[RECORD_BYTES_MAX * 5 / 4];
-    uint64_t dice = next_random(&r->random);
-    size_t split = VC_OVERHEAD_BYTES + name_length;
-    if (at->types > 0 && dice & 1) split += (size_t)at->types;
-    /* Some of the header is read with the value. */
-    if (dice & 2) split -= (dice >> 8) % name_length;
-    bool is_apart = dice & 4 && split < at->size;
-    vc_record record;
-    vc_status status;
-    if (is_apart)
-        status = vc_core_read(core, name, name_length, at, head, split, value, at->size - split,
-                              &record);
-    else status = vc_core_read(core, name, name_length, at, head, at->size, NULL, 0, &record);
+    static _Thread_local uint8_t head[RECORD_BYTES_MAX * 5 / 4], apart[RECORD_BYTES_MAX];
+    vc_record record = {0};
+    vc_lookup part = *at;
+    if (next_random(&r->random) % 2) part.size = VC_HEAD_BYTES_MAX(name_length);
+    if (part.size > at->size) part.size = at->size;
+    vc_status status = vc_core_read(core, name, name_length, &part, head, &record);
+    bool is_apart = status == VC_SHORT && record.key && part.size < at->size;
+    if (is_apart) status = vc_core_read_value(core, at, &record, apart);
     r->counts[APART] += is_apart;
     if (status == VC_OK)
-        check_value(at, &record, is_apart ? value : head + record.prefix, key, before);
+        check_value(at, &record, is_apart ? apart : head + record.prefix, key, before);
     if (status == VC_OK || status == VC_PURGED) *version = record.stored_us;
     return status;
 }

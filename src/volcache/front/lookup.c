@@ -44,7 +44,7 @@ static vc_status lookup_read(const vc_wanted *wanted, const vc_lookup *at, vc_re
         *how = lookup_is_in_ram(at->fd) ? VC_AT_ONCE : VC_BY_THREADS;
     }
     if (*how == VC_BY_THREADS) return VC_COLD;
-    return functions->read(by->core, key, length, at, bytes, at->size, NULL, 0, record);
+    return functions->read(by->core, key, length, at, bytes, record);
 }
 
 vc_status vc_read_record(const vc_wanted *wanted, const vc_lookup *at, bool is_head, bool waits,

@@ -296,8 +296,7 @@ cdef class Commands:
         cdef vc_core *core = self.facts.by.core
         cdef vc_record record
         functions.read(
-            core, self.stream.base.key, self.stream.base.key_length, at, buffer, at.size, NULL, 0,
-            &record,
+            core, self.stream.base.key, self.stream.base.key_length, at, buffer, &record
         )
         functions.end_read(core)
         free(buffer)

@@ -104,7 +104,7 @@ static int64_t run(vc_readers *readers, vc_job *job, scratch *to) {
     if (job->work) job->work(job, readers->core, readers->functions);
     else if (readers_make_room(to, job->at.size))
         job->status = readers->functions->read(readers->core, job->key, job->key_length, &job->at,
-                                               to->at, job->at.size, NULL, 0, &record);
+                                               to->at, &record);
     if (!job->keeps_read) readers->functions->end_read(readers->core);
     int64_t read_ns = vc_monotonic_ns() - started_ns;
     add_done(job);

@@ -47,7 +47,6 @@ cdef extern from *:
     /* A `bytes` that is being filled has one reference, which must be a pointer. */
     #define bytes_new(data, n) PyBytes_FromStringAndSize(data, n)
     #define bytes_data(value) PyBytes_AS_STRING(value)
-    #define bytes_drop(value) Py_XDECREF(value)
     #define bytes_take(value) (value)
     """
     size_t VC_HEAD_BYTES_MAX(size_t key_length)
@@ -55,13 +54,12 @@ cdef extern from *:
     bint vc_is_plain_key(const uint8_t *at, Py_ssize_t length) noexcept
     PyObject *bytes_new(const char *data, Py_ssize_t length) except NULL
     char *bytes_data(PyObject *value)
-    void bytes_drop(PyObject *value)
     bytes bytes_take(PyObject *value)
-    int _PyBytes_Resize(PyObject **value, Py_ssize_t length) except -1
 
 
 # Up to here a record is read into a buffer, and the value copied to its `bytes`; above, the
-# value is read into its `bytes` at once. The copy costs less than a page of new memory.
+# value is read into its `bytes`, after what is before it. The copy costs less than a page of new
+# memory.
 cdef enum:
     SMALL_BYTES = 16384
     HEAD_BYTES = 66560
@@ -87,7 +85,7 @@ cdef class Calls:
         self.table = vc_os_calls
         self.table.context = <void *>self
         if fs.pread is not os.pread:
-            self.table.preadv = python_preadv
+            self.table.pread = python_pread
         if fs.pwritev is not os.pwritev:
             self.table.pwritev = python_pwritev
         if fs.sync is not os.fdatasync:
@@ -116,26 +114,18 @@ cdef class Calls:
         return -1
 
 
-cdef ssize_t python_preadv(
-    void *context, int fd, const iovec *parts, int count, off_t offset, bint is_cached
+cdef ssize_t python_pread(
+    void *context, int fd, void *buffer, size_t length, off_t offset, bint is_cached
 ) noexcept with gil:
     cdef Calls calls = <Calls>context
     cdef bytes data
-    cdef size_t total = 0, at = 0, left, n
-    cdef int i
-    for i in range(count):
-        total += parts[i].iov_len
     try:
-        data = calls.fs.pread(fd, total, offset)
+        data = calls.fs.pread(fd, length, offset)
     except BaseException as error:
         return calls.fail(error)
-    left = PyBytes_GET_SIZE(data)
-    for i in range(count):
-        n = min(parts[i].iov_len, left)
-        memcpy(parts[i].iov_base, data_of(data) + at, n)
-        at += n
-        left -= n
-    return at
+    length = min(length, <size_t>PyBytes_GET_SIZE(data))
+    memcpy(buffer, data_of(data), length)
+    return length
 
 
 cdef ssize_t python_pwritev(
@@ -329,7 +319,7 @@ cdef class Index:
     ):
         cdef uint32_t slot = self.slots[seq]
         cdef uint64_t fingerprint = self.fingerprint(key)
-        vc_core_set(self.core, fingerprint, slot, offset, size, VC_TYPES_UNKNOWN, tombstone)
+        vc_core_set(self.core, fingerprint, slot, offset, size, tombstone)
 
     def forget(self, bytes key not None, seq, uint64_t offset):
         cdef uint32_t slot = self.slots[seq]
@@ -468,7 +458,7 @@ cdef class Index:
             return None if is_absent and not is_stale else False
         if at.size <= SMALL_BYTES:
             with nogil:
-                status = vc_core_read(self.core, name, length, &at, buffer, at.size, NULL, 0, &record)
+                status = vc_core_read(self.core, name, length, &at, buffer, &record)
         vc_core_end_read(self.core)
         if status != VC_OK or record.expires_ms and self.is_over(record.expires_ms):
             self.calls.error = None
@@ -749,31 +739,30 @@ cdef object loaded_of(const vc_lines *lines):
     )
 
 
-cdef tuple read_record(vc_core *core, bytes key, vc_lookup *at):
-    cdef uint8_t head[HEAD_BYTES]
+cdef tuple read_record(vc_core *core, bytes key, const vc_lookup *at):
+    cdef uint8_t bytes_read[HEAD_BYTES]
     cdef const uint8_t *name = data_of(key)
-    cdef size_t length = PyBytes_GET_SIZE(key), split = at.size, room = 0
-    cdef PyObject *value = NULL
-    cdef uint8_t *into = NULL
+    cdef size_t length = PyBytes_GET_SIZE(key)
+    cdef vc_lookup first = at[0]
+    cdef bytes value = None
+    cdef uint8_t *into
     cdef vc_record record
     cdef vc_status status
-    if at.size > SMALL_BYTES:
-        split = VC_OVERHEAD_BYTES + length + (at.types if at.types > 0 else 0)
-        if split >= at.size or at.size > LARGE_BYTES:
-            return None
-        room = at.size - split
-        value = bytes_new(NULL, room)
-        into = <uint8_t *>bytes_data(value)
-    with nogil:
-        status = vc_core_read(core, name, length, at, head, split, into, room, &record)
-    if status != VC_OK:
-        bytes_drop(value)
+    if at.size > LARGE_BYTES:
         return None
-    if value is NULL:
-        return fields_of((<char *>head)[record.prefix : record.size], &record)
-    # The size in the index is rounded up. Shrinking does not copy.
-    _PyBytes_Resize(&value, record.length)
-    return fields_of(bytes_take(value), &record)
+    if at.size > SMALL_BYTES:
+        first.size = min(at.size, VC_HEAD_BYTES_MAX(length))
+    record.key = NULL
+    with nogil:
+        status = vc_core_read(core, name, length, &first, bytes_read, &record)
+    if status == VC_OK:
+        value = (<char *>bytes_read)[record.prefix : record.size]
+    elif status == VC_SHORT and record.key and first.size < at.size:
+        value = bytes_take(bytes_new(NULL, record.length))
+        into = <uint8_t *>data_of(value)
+        with nogil:
+            status = vc_core_read_value(core, at, &record, into)
+    return fields_of(value, &record) if status == VC_OK else None
 
 
 cdef tuple fields_of(bytes value, const vc_record *r):

@@ -28,12 +28,12 @@ enum {
 
 /* --- System calls ------------------------------------------------------------------ */
 
-static ssize_t os_preadv(void *context, int fd, const struct iovec *parts, int count, off_t offset,
-                         bool is_cached) {
+static ssize_t os_pread(void *context, int fd, void *buffer, size_t length, off_t offset,
+                        bool is_cached) {
     (void)context;
-    /* It is the cheapest one. */
-    if (count == 1 && !is_cached) return pread(fd, parts->iov_base, parts->iov_len, offset);
-    return preadv2(fd, parts, count, offset, is_cached ? RWF_NOWAIT : 0);
+    struct iovec part = {buffer, length};
+    return is_cached ? preadv2(fd, &part, 1, offset, RWF_NOWAIT)
+                     : pread(fd, buffer, length, offset);
 }
 static ssize_t os_pwritev(void *context, int fd, const struct iovec *parts, int count,
                           off_t offset) {
@@ -44,7 +44,7 @@ static int os_fdatasync(void *context, int fd) {
     (void)context;
     return fdatasync(fd);
 }
-const vc_calls vc_os_calls = {os_preadv, os_pwritev, os_fdatasync, NULL};
+const vc_calls vc_os_calls = {os_pread, os_pwritev, os_fdatasync, NULL};
 
 /* --- The write lock ---------------------------------------------------------------- */
 
@@ -435,10 +435,10 @@ bool vc_core_is_position(const vc_core *core, uint64_t offset, uint64_t size) {
 }
 
 bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset, uint64_t size,
-                 int types, bool is_tombstone) {
+                 bool is_tombstone) {
     if (!vc_core_is_position(core, offset, size)) return false;
-    return VC_LOCKED(
-        core, vc_index_set(core->index, fingerprint, slot, offset, size, types, is_tombstone));
+    return VC_LOCKED(core,
+                     vc_index_set(core->index, fingerprint, slot, offset, size, is_tombstone));
 }
 
 bool vc_core_bury(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset) {
@@ -454,40 +454,26 @@ void vc_core_stats(vc_core *core, vc_index_stats *stats) {
 
 /* --- Reading ----------------------------------------------------------------------- */
 
-static void learn_types(vc_core *core, const vc_lookup *at, const vc_record *record) {
-    int types = vc_record_types(record);
-    if (types == at->types) return;
-    vc_core_lock(core);
-    vc_index_set_types(core->index, at->fingerprint, at->word, types);
-    vc_core_unlock(core);
+static vc_status check_value(vc_core *core, const vc_lookup *at, const vc_record *record,
+                             const uint8_t *value) {
+    if (vc_crc32c(0, value, record->length) != record->checksum) return VC_DAMAGED;
+    if (at->is_raised) count_older(core, record->stored_us);
+    return VC_OK;
 }
 
-/* Check `length` bytes that were read, the first `split` of them to `head`. */
+/* Check `length` bytes that were read. */
 static vc_status check_record(vc_core *core, const uint8_t *key, size_t key_length,
-                              const vc_lookup *at, uint8_t *head, size_t split, uint8_t *value,
-                              size_t room, size_t length, vc_record *record) {
-    size_t have = length < split ? length : split;
-    vc_status status = vc_record_decode(head, have, at->salt, at->volume, at->offset, record);
-    size_t moved = 0; /* bytes of the prefix that are in `value` */
-    if (status == VC_SHORT && room && record->prefix <= length &&
-        record->prefix <= VC_HEAD_BYTES_MAX(key_length)) {
-        moved = record->prefix - split;
-        memcpy(head + split, value, moved);
-        status = vc_record_decode(head, record->prefix, at->salt, at->volume, at->offset, record);
-    }
+                              const vc_lookup *at, const uint8_t *bytes, size_t length,
+                              vc_record *record) {
+    vc_status status = vc_record_decode(bytes, length, at->salt, at->volume, at->offset, record);
     if (status != VC_OK) return status;
     if (record->kind) return VC_DAMAGED;
     if (record->key_length != key_length || memcmp(record->key, key, key_length))
         return VC_OTHER_KEY;
     if (vc_core_is_purged(core, key, key_length, record->stored_us)) return VC_PURGED;
     if (at->purge_drops != atomic_load(&core->purge_drops)) return VC_OUTDATED;
-    if (record->size > length || (room && record->prefix < split)) return VC_SHORT;
-    const uint8_t *start = room ? value + moved : head + record->prefix;
-    if (vc_crc32c(0, start, record->length) != record->checksum) return VC_DAMAGED;
-    if (moved) memmove(value, start, record->length);
-    if (room) learn_types(core, at, record);
-    if (at->is_raised) count_older(core, record->stored_us);
-    return VC_OK;
+    if (record->size > length) return VC_SHORT;
+    return check_value(core, at, record, bytes + record->prefix);
 }
 
 static bool core_look_up(vc_core *core, const uint8_t *key, size_t length, uint64_t size_max,
@@ -503,11 +489,9 @@ static bool core_look_up(vc_core *core, const uint8_t *key, size_t length, uint6
         const vc_place *at = &core->places[entry.slot];
         *found = (vc_lookup){
             .fingerprint = fingerprint,
-            .word = entry.word,
             .offset = entry.offset,
             .salt = vc_salt_at(at->segments, at->count, entry.offset),
             .size = entry.size,
-            .types = entry.types,
             .fd = at->fd,
             .volume = at->volume,
             .is_raised = entry.is_raised,
@@ -553,8 +537,7 @@ bool vc_core_is_cached(vc_core *core, const vc_lookup *at, uint64_t offset) {
 
 vc_status vc_core_check(vc_core *core, const uint8_t *key, size_t key_length, const vc_lookup *at,
                         const uint8_t *copy, size_t length, vc_record *record) {
-    vc_status status = check_record(core, key, key_length, at, (uint8_t *)copy, length, NULL, 0,
-                                    length, record);
+    vc_status status = check_record(core, key, key_length, at, copy, length, record);
     return status == VC_OK && record->size != length ? VC_DAMAGED : status;
 }
 
@@ -562,8 +545,7 @@ vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_leng
                               const vc_lookup *at, uint8_t *record_bytes, vc_record *record) {
     ssize_t got = vc_pread(&core->calls, at->fd, record_bytes, at->size, at->offset, true);
     if (got < 0) return errno == EAGAIN ? VC_COLD : VC_IO_ERROR;
-    vc_status status = check_record(core, key, key_length, at, record_bytes, (size_t)got, NULL, 0,
-                                    (size_t)got, record);
+    vc_status status = check_record(core, key, key_length, at, record_bytes, (size_t)got, record);
     /* Maybe only the first pages of it are in memory. */
     bool is_cold = status != VC_OK && status != VC_PURGED && status != VC_OUTDATED &&
                    (size_t)got < at->size;
@@ -573,14 +555,18 @@ vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_leng
 void vc_core_end_read(vc_core *core) { atomic_fetch_sub(&core->readers, 1); }
 
 vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length, const vc_lookup *at,
-                       uint8_t *head, size_t split, uint8_t *value, size_t room,
-                       vc_record *record) {
-    const vc_calls *calls = &core->calls;
-    struct iovec parts[2] = {{head, split}, {value, room}};
-    ssize_t got = calls->preadv(calls->context, at->fd, parts, room ? 2 : 1, (off_t)at->offset,
-                                false);
+                       uint8_t *record_bytes, vc_record *record) {
+    ssize_t got = vc_pread(&core->calls, at->fd, record_bytes, at->size, at->offset, false);
     if (got < 0) return VC_IO_ERROR;
-    return check_record(core, key, key_length, at, head, split, value, room, (size_t)got, record);
+    return check_record(core, key, key_length, at, record_bytes, (size_t)got, record);
+}
+
+vc_status vc_core_read_value(vc_core *core, const vc_lookup *at, const vc_record *record,
+                             uint8_t *value) {
+    uint64_t offset = at->offset + record->prefix;
+    ssize_t got = vc_pread(&core->calls, at->fd, value, record->length, offset, false);
+    if (got < 0) return VC_IO_ERROR;
+    return (size_t)got < record->length ? VC_SHORT : check_value(core, at, record, value);
 }
 
 /* --- Appending --------------------------------------------------------------------- */
@@ -750,8 +736,7 @@ static void add_entry(vc_core *core, const vc_put *put, uint32_t slot) {
         vc_index_advance(core->index, slot, record->offset + record->size);
         if (!record->kind) count_put(core, fingerprint, record->size);
     }
-    vc_index_set(core->index, fingerprint, slot, record->offset, record->size,
-                 vc_record_types(record), record->kind != 0);
+    vc_index_set(core->index, fingerprint, slot, record->offset, record->size, record->kind != 0);
     vc_core_unlock(core);
 }
 

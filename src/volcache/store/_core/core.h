@@ -36,8 +36,8 @@
 typedef struct {
     /* `is_cached`: only what is in memory. EAGAIN if the first byte is not, and fewer bytes if a
      * later one is not; EOPNOTSUPP: the file system cannot tell. */
-    ssize_t (*preadv)(void *context, int fd, const struct iovec *parts, int count, off_t offset,
-                      bool is_cached);
+    ssize_t (*pread)(void *context, int fd, void *buffer, size_t length, off_t offset,
+                     bool is_cached);
     ssize_t (*pwritev)(void *context, int fd, const struct iovec *parts, int count, off_t offset);
     int (*fdatasync)(void *context, int fd);
     void *context;
@@ -146,7 +146,7 @@ uint64_t vc_core_fingerprint(const vc_core *core, const uint8_t *key, size_t len
 bool vc_core_find(vc_core *core, uint64_t fingerprint, vc_entry *found, uint64_t *seq);
 /* Returns false, too, if the index has no room for such an offset or size. */
 bool vc_core_set(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset, uint64_t size,
-                 int types, bool is_tombstone);
+                 bool is_tombstone);
 /* Let a key have no value from now on, although its record stays where it is; `slot` and
  * `offset`: only if it is there. */
 bool vc_core_bury(vc_core *core, uint64_t fingerprint, uint32_t slot, uint64_t offset);
@@ -156,9 +156,8 @@ void vc_core_stats(vc_core *core, vc_index_stats *stats);
 
 /* Where the record of a key is. */
 typedef struct {
-    uint64_t fingerprint, word, offset, salt;
+    uint64_t fingerprint, offset, salt;
     uint64_t size; /* at least that of the record */
-    int types;     /* as `vc_record_types`, or VC_TYPES_UNKNOWN */
     int fd;
     uint16_t volume;
     bool is_raised; /* a hit was counted */
@@ -179,24 +178,23 @@ void vc_core_prefetch(vc_core *core, const struct iovec *keys, size_t count);
 bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool counts,
                        bool *is_stale);
 
-/* Bytes that `head` must have for a key, if the value is read apart. */
+/* The most that can be before the value of a key. */
 #define VC_HEAD_BYTES_MAX(key_length) (VC_OVERHEAD_BYTES + VC_TYPES_BYTES_MAX + (key_length))
 
-/* Read and check the record that was looked up, with one system call.
- *   head, split  the first `split` bytes are read into `head`;
- *   value, room  the following ones into `value`, if `room` is not 0; `split` is more than
- *                VC_OVERHEAD_BYTES then.
- * Without `value`, the value is at head + record->prefix afterwards; otherwise it is at
- * `value`. VC_SHORT, VC_DAMAGED, VC_OTHER_KEY, VC_PURGED, VC_IO_ERROR: nothing can be used.
- * VC_OUTDATED: a purge that covers the record may have been dropped with its volume since the
- * lookup. */
+/* Read at->size bytes of the record that was looked up, and check it. VC_DAMAGED, VC_OTHER_KEY,
+ * VC_PURGED, VC_IO_ERROR: nothing can be used. VC_SHORT: the value is longer; all before it is right
+ * if record->key was set. VC_OUTDATED: a purge that covers the record may have been dropped with its
+ * volume since the lookup. */
 vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length, const vc_lookup *at,
-                       uint8_t *head, size_t split, uint8_t *value, size_t room, vc_record *record);
-/* The same for `length` bytes of a copy of the record that was looked up. */
+                       uint8_t *record_bytes, vc_record *record);
+/* Read the value of a record of which all before it was read, and check that. */
+vc_status vc_core_read_value(vc_core *core, const vc_lookup *at, const vc_record *record,
+                             uint8_t *value);
+/* As `vc_core_read` for `length` bytes of a copy of the record that was looked up. */
 vc_status vc_core_check(vc_core *core, const uint8_t *key, size_t key_length, const vc_lookup *at,
                         const uint8_t *copy, size_t length, vc_record *record);
-/* The same with at->size bytes of `record_bytes`, if the whole record is in memory; otherwise
- * VC_COLD. Does not wait for the disk. */
+/* As `vc_core_read` if the whole record is in memory; otherwise VC_COLD. Does not wait for the
+ * disk. */
 vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_length,
                               const vc_lookup *at, uint8_t *record_bytes, vc_record *record);
 /* Whether a byte of the record that was looked up is in memory; true if that is not known. */

@@ -63,11 +63,9 @@ struct vc_core {
     atomic_uint purge_drops; /* how often some were dropped with volumes */
 };
 
-/* Read to one buffer. */
 static inline ssize_t vc_pread(const vc_calls *calls, int fd, void *buffer, size_t length,
                                uint64_t offset, bool is_cached) {
-    struct iovec part = {buffer, length};
-    return calls->preadv(calls->context, fd, &part, 1, (off_t)offset, is_cached);
+    return calls->pread(calls->context, fd, buffer, length, (off_t)offset, is_cached);
 }
 void vc_core_lock(vc_core *core) VC_ACQUIRES(core->mutex);
 static inline void vc_core_unlock(vc_core *core) VC_RELEASES(core->mutex) {

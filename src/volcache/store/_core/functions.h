@@ -7,7 +7,7 @@
 
 /* The name of the capsule. Its number changes with the table, and with every struct that the two
  * extensions share. */
-#define VC_FUNCTIONS_NAME "volcache.store._core._native.functions 14"
+#define VC_FUNCTIONS_NAME "volcache.store._core._native.functions 15"
 
 typedef struct {
     __typeof__(vc_core_try_acquire) *try_acquire;

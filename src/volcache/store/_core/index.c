@@ -26,11 +26,9 @@ enum {
     BATCH_MIN = 1024,    /* fewer changes are not worth sorting */
     BATCH_MAX = 1 << 18, /* changes that are sorted at a time */
     PREFETCH_AHEAD = 12, /* changes */
-    TYPES_UNKNOWN_CODE = VC_TYPES_KNOWN,
 };
 
 /* Parts of a word and of the flags. */
-#define TYPES_MASK ((uint64_t)15 << 60)
 #define HITS_MASK(k) (3u << (2 * (k)))
 #define OVERFLOW_MAX (255u << 24)
 
@@ -85,9 +83,6 @@ struct vc_index {
 
     bool is_sweeping; /* a pass has begun; the hand is at: */
     uint32_t hand_segment, hand_bucket;
-
-    int types[VC_TYPES_KNOWN];
-    int types_known;
 };
 
 /* ---- Words ---- */
@@ -131,15 +126,6 @@ static inline unsigned word_class(uint64_t word) { return word >> 48 & 255; }
 
 static inline bool is_live(const vc_index *index, uint64_t word) {
     return index->slot_state[word_slot(index, word)] == SLOT_LIVE;
-}
-
-static uint64_t types_code(vc_index *index, int types) {
-    if (types < 0) return TYPES_UNKNOWN_CODE;
-    for (int i = 0; i < index->types_known; i++)
-        if (index->types[i] == types) return (uint64_t)i;
-    if (index->types_known == VC_TYPES_KNOWN) return TYPES_UNKNOWN_CODE;
-    index->types[index->types_known] = types;
-    return (uint64_t)index->types_known++;
 }
 
 /* ---- Counting ---- */
@@ -516,13 +502,11 @@ static inline bucket *find_live(const vc_index *index, uint64_t fingerprint, int
 
 static void describe(const vc_index *index, const bucket *b, int k, vc_entry *found) {
     loose_entry e = index_read_entry(b, k);
-    unsigned types = (unsigned)(e.word >> 60);
     *found = (vc_entry){
         .word = e.word,
         .offset = e.word & (((uint64_t)1 << index->offset_bits) - 1),
         .size = class_max(word_class(e.word)),
         .slot = word_slot(index, e.word),
-        .types = types == TYPES_UNKNOWN_CODE ? VC_TYPES_UNKNOWN : index->types[types],
         .hits = e.hits,
         .is_tombstone = e.is_tombstone,
     };
@@ -561,14 +545,14 @@ bool vc_index_hit(vc_index *index, uint64_t fingerprint, vc_entry *found) {
 }
 
 static bool index_set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                      uint64_t size, int types, bool is_tombstone) {
+                      uint64_t size, bool is_tombstone) {
     assert(slot < index->slots && index->slot_state[slot] == SLOT_LIVE);
     assert(offset > 0 && offset >> index->offset_bits == 0 && size > 0);
     segment *seg = segment_of(index, fingerprint);
     uint64_t tag = index_tag_of(fingerprint);
     loose_entry e = {
         .word = (uint64_t)slot << index->offset_bits | offset | (uint64_t)size_class(size) << 48 |
-                tag >> 32 << 56 | types_code(index, types) << 60,
+                tag >> 32 << 56,
         .tag = (uint32_t)tag,
         .is_tombstone = is_tombstone,
     };
@@ -594,20 +578,18 @@ static bool index_set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint
 }
 
 bool vc_index_set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                  uint64_t size, int types, bool is_tombstone) {
+                  uint64_t size, bool is_tombstone) {
     uint32_t segment_at = segment_number(fingerprint);
     begin_change(index, segment_at);
-    bool is_kept = index_set(index, fingerprint, slot, offset, size, types, is_tombstone);
+    bool is_kept = index_set(index, fingerprint, slot, offset, size, is_tombstone);
     end_change(index, segment_at);
     return is_kept;
 }
 
-bool vc_index_is_same(uint64_t word, uint64_t other) { return ((word ^ other) & ~TYPES_MASK) == 0; }
-
 /* Find the live entry of a fingerprint if it is the one with this `word`. */
 static bucket *find_same(const vc_index *index, uint64_t fingerprint, uint64_t word, int *k) {
     bucket *b = find_live(index, fingerprint, k);
-    return b != NULL && vc_index_is_same(b->word[*k], word) ? b : NULL;
+    return b != NULL && b->word[*k] == word ? b : NULL;
 }
 
 /* Change the entry that has this `word`, if it is still there. */
@@ -639,12 +621,6 @@ bool vc_index_move(vc_index *index, uint64_t fingerprint, uint64_t word, uint32_
     return change_entry(index, fingerprint, word, position, hits, false);
 }
 
-void vc_index_set_types(vc_index *index, uint64_t fingerprint, uint64_t word, int types) {
-    int k;
-    bucket *b = find_same(index, fingerprint, word, &k);
-    if (b != NULL) b->word[k] = (b->word[k] & ~TYPES_MASK) | types_code(index, types) << 60;
-}
-
 /* ---- Many changes ---- */
 
 static void index_apply(vc_index *index, const vc_change *changes, size_t count) {
@@ -654,7 +630,7 @@ static void index_apply(vc_index *index, const vc_change *changes, size_t count)
         const vc_change *c = &changes[i];
         bool is_tombstone = c->size == VC_TOMBSTONE;
         vc_index_set(index, c->fingerprint, c->slot, c->offset, is_tombstone ? 1 : c->size,
-                     VC_TYPES_UNKNOWN, is_tombstone);
+                     is_tombstone);
     }
 }
 

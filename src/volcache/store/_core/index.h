@@ -16,8 +16,6 @@
  *   word     bits 0-47   slot << offset_bits | offset
  *            bits 48-55  size class: 5-bit exponent and 3-bit fraction, rounded up
  *            bits 56-59  high 4 bits of the tag
- *            bits 60-63  length of content type and encoding: number in a table of 15; 15 =
- *                        not known
  *   An entry is empty if its word is 0: no record is at offset 0 of a volume.
  *
  * Two keys with one fingerprint share an entry: the one set last has it, the other one is a
@@ -41,9 +39,7 @@ enum {
     VC_FINGERPRINT_BITS = VC_SEGMENT_BITS + VC_TAG_BITS,
     VC_BUCKET_ENTRIES = 5,
     VC_GROUP_SEGMENTS = 16,
-    VC_TYPES_KNOWN = 15,
 };
-#define VC_TYPES_UNKNOWN (-1)
 #define VC_NO_SLOT UINT32_MAX
 #define VC_TOMBSTONE UINT32_MAX /* as the size of a change */
 #define VC_NEVER UINT64_MAX     /* an age that no record has */
@@ -60,7 +56,6 @@ typedef struct {
     uint64_t offset;
     uint64_t size; /* at least that of the record, at most an eighth more */
     uint32_t slot;
-    int types;     /* as `vc_record_types`, or VC_TYPES_UNKNOWN */
     unsigned hits; /* 0 to 3 */
     bool is_tombstone;
     bool is_raised; /* `vc_index_hit` has counted a hit: not if there were 3 */
@@ -114,7 +109,7 @@ bool vc_index_is_stale(const vc_index *index, uint64_t fingerprint);
  * the maximum, `size` between 1 and 2^31. Returns false if another live entry, or this one,
  * was displaced: its key is a miss from now on. */
 bool vc_index_set(vc_index *index, uint64_t fingerprint, uint32_t slot, uint64_t offset,
-                  uint64_t size, int types, bool is_tombstone);
+                  uint64_t size, bool is_tombstone);
 /* Apply changes in their order, those of one segment together; `changes` is reordered.
  * Returns false without memory: nothing was applied. */
 bool vc_index_set_many(vc_index *index, vc_change *changes, size_t count);
@@ -125,10 +120,6 @@ bool vc_index_bury(vc_index *index, uint64_t fingerprint, uint64_t word);
 /* Set its position and hits if it is still the one with this `word`. */
 bool vc_index_move(vc_index *index, uint64_t fingerprint, uint64_t word, uint32_t slot,
                    uint64_t offset, unsigned hits);
-/* Whether two words are of one record: types may have been noted in between. */
-bool vc_index_is_same(uint64_t word, uint64_t other);
-/* Note the length of content type and encoding if it is still the one with this `word`. */
-void vc_index_set_types(vc_index *index, uint64_t fingerprint, uint64_t word, int types);
 
 /* Return a free slot, now live. If none is free, stale entries are swept first, in one go.
  * VC_NO_SLOT: `volumes` are live already. */

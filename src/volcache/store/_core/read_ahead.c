@@ -137,7 +137,7 @@ vc_read_ahead *vc_read_ahead_new(const vc_calls *calls, int fd, uint64_t start, 
     pthread_cond_init(&ahead->is_read, NULL);
     pthread_cond_init(&ahead->is_taken, NULL);
     go_to(ahead, start);
-    if (calls->preadv == vc_os_calls.preadv && piece == VC_READ_AHEAD_PIECE_BYTES &&
+    if (calls->pread == vc_os_calls.pread && piece == VC_READ_AHEAD_PIECE_BYTES &&
         start + piece < end)
         ahead->has_thread = !pthread_create(&ahead->thread, NULL, read_pieces, ahead);
     return ahead;

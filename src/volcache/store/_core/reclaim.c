@@ -182,7 +182,7 @@ static bool reclaim_decide(vc_reclaim *reclaim, const member *one, bool may_copy
     bool is_copied = false;
     vc_core_lock(core);
     if (vc_index_find(core->index, one->fingerprint, entry) && !entry->is_tombstone &&
-        vc_index_is_same(entry->word, one->word)) {
+        entry->word == one->word) {
         if (!has_enough_hits(reclaim->thresholds, entry)) disposition->unused++;
         else if (!may_copy) disposition->left++;
         else if (core->tokens < (double)entry->size) disposition->unpaid++;
