@@ -151,14 +151,23 @@ static void check_puts(void) {
 static vc_put several[4];
 static vc_writer probation;
 
-/* Put values together; return how many of the keys were tried. */
-static size_t group_commit(const char *const keys[], size_t count) {
+/* Put values by a function of the core; return how many of the keys it says were put. */
+static size_t put_by(size_t (*function)(vc_core *, vc_put *const *, size_t),
+                     const char *const keys[], size_t count) {
     vc_put *puts[4];
     for (size_t i = 0; i < count; i++) {
         several[i] = put_of(keys[i], VC_RING_UNKNOWN);
         puts[i] = &several[i];
     }
-    return vc_core_group_commit(core, puts, count);
+    return function(core, puts, count);
+}
+
+static size_t group_commit(const char *const keys[], size_t count) {
+    return put_by(vc_core_group_commit, keys, count);
+}
+
+static size_t put_many(const char *const keys[], size_t count) {
+    return put_by(vc_core_put_many, keys, count);
 }
 
 /* Two volumes are written, with one sync for each of them. */
@@ -221,16 +230,6 @@ static void check_together(void) {
     writer.pending_max = 100;
     vc_core_take_deferred(core);
     vc_core_set_putting(core, &(vc_putting){test_next_us, &us, 400, false});
-}
-
-/* Put values at once; return how many of the keys were put. */
-static size_t put_many(const char *const keys[], size_t count) {
-    vc_put *puts[4];
-    for (size_t i = 0; i < count; i++) {
-        several[i] = put_of(keys[i], VC_RING_UNKNOWN);
-        puts[i] = &several[i];
-    }
-    return vc_core_put_many(core, puts, count);
 }
 
 static bool is_stored(const char *key) {
@@ -334,15 +333,9 @@ static vc_status delete(const char *key, unsigned ring, bool *existed) {
 }
 
 static vc_status put_value(const char *key, uint64_t expires_ms) {
-    vc_put one = {
-        .key = bytes(key),
-        .type = bytes(""),
-        .encoding = bytes(""),
-        .cache = bytes(""),
-        .value = bytes("value"),
-        .record = {.key_length = (uint16_t)strlen(key), .length = 5, .expires_ms = expires_ms},
-        .ring = VC_MAIN,
-    };
+    vc_put one = put_of(key, VC_MAIN);
+    one.record.length = 5;
+    one.record.expires_ms = expires_ms;
     return vc_core_put(core, &one);
 }
 
