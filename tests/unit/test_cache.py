@@ -153,7 +153,7 @@ def overwrite_by_age(store: Store) -> None:
         fill_volume(store, b"fill %d" % number)
 
 
-def test_hot_key_is_promoted_with_its_expiry(cache: Cache, hot: DictTier) -> None:
+def test_get_hot_key_promotes_it_with_its_expiry(cache: Cache, hot: DictTier) -> None:
     """And is answered from the hot tier from then on, with the same fields."""
     expires_ms = FakeClock().now_ms + 5000
     stored = cache.put(b"k", b"value", content_type=b"x/y", expires_ms=expires_ms)
@@ -165,7 +165,7 @@ def test_hot_key_is_promoted_with_its_expiry(cache: Cache, hot: DictTier) -> Non
     assert (state.stats, state.up, state.promoted) == (hot.stats, {"dict": True}, 1)
 
 
-def test_hot_key_may_be_read_from_the_disk_first(store: Store, hot: Any) -> None:
+def test_get_hot_key_with_memory_first_reads_the_disk(store: Store, hot: Any) -> None:
     """It is promoted once, and its copy is used when the log has overwritten it."""
     cache = Cache(store, hot, memory_first=True)
     cache.put(b"k", b"value")
@@ -183,7 +183,7 @@ CHANGES: dict[str, Callable[[Cache], object]] = {
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_copies_are_invalidated_after_the_store_has_changed(
+def test_change_invalidates_copies_after_the_store_has_changed(
     warm: Cache, hot: DictTier, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Before that the store may still refuse."""
@@ -201,7 +201,7 @@ def test_copies_are_invalidated_after_the_store_has_changed(
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_refused_change_keeps_the_old_value_in_both_tiers(
+def test_change_that_is_refused_keeps_the_old_value_in_both_tiers(
     warm: Cache, hot: DictTier, disk: SimulatedFileSystem, how: str
 ) -> None:
     """The copy stays valid; the next change succeeds."""
@@ -219,7 +219,7 @@ def test_refused_change_keeps_the_old_value_in_both_tiers(
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_refused_change_keeps_a_value_that_only_the_hot_tier_holds(
+def test_change_that_is_refused_keeps_a_value_of_the_hot_tier_only(
     warm: Cache, store: Store, disk: SimulatedFileSystem, how: str
 ) -> None:
     """It was overwritten by age. For a delete, nothing need be written."""
@@ -240,7 +240,7 @@ def test_refused_change_keeps_a_value_that_only_the_hot_tier_holds(
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_unreadable_record_is_answered_from_its_copy(
+def test_get_unreadable_record_returns_its_copy(
     warm: Cache, hot: DictTier, disk: SimulatedFileSystem, *, is_restarted: bool
 ) -> None:
     """Also if this process has not promoted it; else it is an error, and no miss."""
@@ -256,7 +256,7 @@ def test_unreadable_record_is_answered_from_its_copy(
     assert warm.stat(b"k") is not None
 
 
-def test_copy_of_another_record_is_rejected(
+def test_get_copy_of_another_record_rejects_it(
     warm: Cache, hot: DictTier, disk: SimulatedFileSystem
 ) -> None:
     """Even if the hot tier returns it, and the record cannot be read; it is stale."""
@@ -275,7 +275,7 @@ def test_copy_of_another_record_is_rejected(
 
 
 @pytest.mark.parametrize("is_hot", [False, True])
-def test_unreadable_record_can_be_deleted_and_replaced(
+def test_delete_and_put_of_an_unreadable_record_succeed(
     cache: Cache, hot: DictTier, disk: SimulatedFileSystem, *, is_hot: bool
 ) -> None:
     """Neither needs its value."""
@@ -294,7 +294,9 @@ def test_unreadable_record_can_be_deleted_and_replaced(
     assert value_of(cache.get(b"b")) == b"new"
 
 
-def test_expiry_is_by_the_clock_of_the_store(cache: Cache, clock: FakeClock) -> None:
+def test_expiry_after_the_machine_clock_is_set_back_stays(
+    cache: Cache, clock: FakeClock
+) -> None:
     """A machine clock that is set back changes neither the life nor what is left."""
     asked_ms = clock.now_ms + 5000
     expires_ms = cache.expiry_of(asked_ms)
@@ -313,7 +315,7 @@ def test_expiry_is_by_the_clock_of_the_store(cache: Cache, clock: FakeClock) -> 
     assert cache.remaining_ms(expires_ms) == 0
 
 
-def test_dropped_copy_is_read_from_the_disk_and_promoted_again(
+def test_get_dropped_copy_reads_the_disk_and_promotes_it_again(
     warm: Cache, hot: DictTier
 ) -> None:
     """After as many reads as the first time."""
@@ -322,22 +324,7 @@ def test_dropped_copy_is_read_from_the_disk_and_promoted_again(
     assert hot.calls == ["promote k 0", "promote k 0"]
 
 
-def test_flush_empties_both_tiers(warm: Cache, hot: DictTier) -> None:
-    """The reads before it do not count for promotion."""
-    warm.put(b"other", b"old")
-    warm.get(b"other")
-    warm.flush()
-    assert hot.calls[-1] == "flush"
-    assert not hot.copies
-    assert warm.get(b"k") is None
-    warm.put(b"other", b"old")
-    assert [source_of(warm, b"other") for _ in range(2)] == ["DISK", "DISK"]
-    state = warm.hot_state()
-    assert state is not None
-    assert state.promoted == 1
-
-
-def test_waited_time_is_split_by_tier(cache: Cache, hot: DictTier) -> None:
+def test_waited_since_is_split_by_tier(cache: Cache, hot: DictTier) -> None:
     """Only operations of a millisecond or more since the given time are summed."""
     since_ns = time.perf_counter_ns()
     stats = cache.store.stats
@@ -363,7 +350,7 @@ def move_by_reclaim(cache: Cache, key: bytes) -> Record:
     raise AssertionError("no reclaim has copied the record")
 
 
-def test_hot_key_that_a_reclaim_has_copied_stays_hot(
+def test_get_hot_key_that_a_reclaim_has_copied_stays_hot(
     cache: Cache, hot: DictTier
 ) -> None:
     """Its item is valid, has the new position, and is replaced once."""
@@ -381,22 +368,7 @@ def test_hot_key_that_a_reclaim_has_copied_stays_hot(
     assert hot.calls == ["promote k 0"]
 
 
-def test_hot_key_put_after_a_reclaim_has_copied_it_is_not_outdated(
-    warm: Cache, hot: DictTier, store: Store
-) -> None:
-    """An old item that comes back is refused, for a value and for a deletion."""
-    old = hot.copies[b"k"]
-    move_by_reclaim(warm, b"k")
-    store.put(b"k", b"newer")
-    hot.put_back(b"k", old)
-
-    assert value_of(warm.get(b"k")) == b"newer"
-    store.delete(b"k")
-    hot.put_back(b"k", old)
-    assert warm.get(b"k") is None
-
-
-def test_reads_from_the_hot_tier_are_hits_of_the_eviction_policy(
+def test_get_from_the_hot_tier_is_a_hit_of_the_eviction_policy(
     warm: Cache, hot: DictTier, store: Store
 ) -> None:
     """What memcached answers is used most, and must stay on the disk."""
