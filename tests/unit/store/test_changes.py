@@ -20,7 +20,6 @@ from support.simulated import SimulatedFileSystem
 from support.stores import kill, open_store, value_of
 from volcache.errors import (
     MountPointError,
-    OutOfMemoryError,
     ReadOnlyError,
     StoreError,
     StoreIOError,
@@ -32,38 +31,6 @@ from volcache.store.rings import Rings
 DATA: Final = f"{MOUNT_POINT}/data/"
 INDEX: Final = f"{MOUNT_POINT}/index/"
 KEY: Final = b"k"
-
-
-class Disk(SimulatedFileSystem):
-    """A disk that refuses single calls."""
-
-    def __init__(self) -> None:
-        """Refuse nothing yet."""
-        super().__init__()
-        self.refused_closes = 0  # Of index files, the next ones.
-        self.refused: list[
-            tuple[int, int]
-        ] = []  # Offset and length of writes to volumes.
-
-    def close(self, fd: int) -> None:
-        """Close, and report perhaps that this was refused."""
-        path = self._open[fd][1]
-        super().close(fd)
-        if path.startswith(INDEX) and self.refused_closes:
-            self.refused_closes -= 1
-            raise OSError(errno.EIO, "close fails")
-
-    def pwritev(self, fd: int, buffers: Any, offset: int) -> int:
-        """Write, or refuse it."""
-        at = (offset, sum(map(len, buffers)))
-        if (
-            self.refused
-            and self.refused[0] == at
-            and self._open[fd][1].startswith(DATA)
-        ):
-            self.refused.pop(0)
-            raise OSError(errno.EIO, "write fails")
-        return super().pwritev(fd, buffers, offset)
 
 
 def start(disk: SimulatedFileSystem, **options: Any) -> Store:
@@ -84,52 +51,6 @@ def fill(store: Store) -> None:
 
 
 # --- Without memory ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ring", ["main", "probation"])
-def test_rotation_without_memory_for_the_volume_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch, ring: str
-) -> None:
-    """It is asked for before META.txt names the volume."""
-    disk = Disk()
-    store = start(disk)
-    store.put(b"before", b"old")
-    fill(store)
-    if ring == "probation":
-        assert store.get(KEY) is None
-    meta = bytes(disk.file(f"{MOUNT_POINT}/META.txt").data)
-    monkeypatch.setattr(Rings, "prepare", partial(fail, MemoryError("none")))
-    with pytest.raises(OutOfMemoryError, match="no memory to start a volume"):
-        store.put(KEY, b"refused" * 9)
-    assert bytes(disk.file(f"{MOUNT_POINT}/META.txt").data) == meta
-    monkeypatch.undo()
-
-    assert not store.delete(KEY)
-    store.put(b"before", b"new" * 9)
-    store.put(KEY, b"v" * 9)
-    assert store.delete(KEY)
-    assert store.get(KEY) is None
-    again = start(disk.after_kill())
-    assert value_of(again.get(b"before")) == b"new" * 9
-    assert again.get(KEY) is None
-
-
-def test_put_is_acknowledged_although_there_is_no_memory_for_a_reclaim(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The reclaim begins after the put, and can wait."""
-    store = start(Disk())
-    monkeypatch.setattr(Evictor, "_begin", partial(fail, MemoryError("none")))
-    number = 0
-    while not store.stats.write_errors:
-        number += 1
-        store.put(b"%d" % number, bytes(900))
-    assert value_of(store.get(b"%d" % number)) == bytes(900)
-    assert "rotation.failed count=1 error='none'" in caplog.messages
-    monkeypatch.undo()
-    for more in range(number, 2 * number):
-        store.put(b"%d" % more, bytes(900))
-    store.close()
 
 
 def test_start_without_memory_releases_the_directory(
@@ -201,87 +122,33 @@ def test_change_that_cannot_be_completed_refuses_all_later_ones(
 # --- A disk that refuses to close --------------------------------------------------
 
 
-def test_flush_is_done_although_an_index_file_cannot_be_closed(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("end", ["close", "drop", "refused start"])
+def test_end_of_a_store_whose_closes_fail_releases_its_directory(
+    end: str,
 ) -> None:
-    """META.txt has dropped everything already."""
-    disk = Disk()
-    store = start(disk, sync_mode="none")
-    store.put(KEY, b"v")
-    disk.refused_closes = 1
-    store.flush()
-
-    assert store.get(KEY) is None
-    assert store.stats.index_errors == 1
-    assert [
-        line for line in caplog.messages if line.startswith("index.failed count=1 ")
-    ]
-    store.put(KEY, b"after")
-    assert value_of(start(disk.after_kill()).get(KEY)) == b"after"
-    store.close()
-
-
-@pytest.mark.parametrize("sync_mode", ["none", "periodic", "always"])
-def test_refused_closes_lose_nothing(sync_mode: str) -> None:
-    """Neither does the sync raise that closes the index files of sealed volumes."""
-    disk = Disk()
-    store = start(disk, sync_mode=sync_mode)
-    disk.refused_closes = 3
-    number = 0
-    while disk.refused_closes:
-        number += 1
-        store.put(b"%d" % (number % 40), b"%d" % number + bytes(900))
-        if number % 7 == 0:
-            store.sync()
-    assert store.stats.index_errors == 3
-    last = [b"%d" % (one % 40) for one in range(number - 39, number + 1)]
-    expected = {key: value_of(store.get(key)) for key in last}
-    assert None not in expected.values()
-    for image in (disk.after_kill(), disk):
-        if image is disk:
-            store.close()
-        again = start(image, sync_mode=sync_mode)
-        assert {key: value_of(again.get(key)) for key in last} == expected
-
-
-def test_store_whose_files_cannot_be_closed_releases_its_directory() -> None:
     """What is refused is counted."""
     disk = SimulatedFileSystem()
     store = start(disk)
     store.put(KEY, b"v")
+    if end == "refused start":
+        store.close()
+        disk.failing["rename"] = errno.EIO
     disk.failing["close"] = errno.EIO
-    store.close()
-
+    if end == "refused start":
+        with pytest.raises(MountPointError):
+            start(disk)
+    else:
+        getattr(store, end)()
+        assert store.stats.write_errors
     assert disk.descriptors == 0
-    assert store.stats.write_errors
     disk.failing.clear()
     assert value_of(start(disk).get(KEY)) == b"v"
-
-
-def test_store_that_is_dropped_releases_its_directory() -> None:
-    """Whatever the disk says."""
-    disk = SimulatedFileSystem()
-    store = start(disk)
-    disk.failing["close"] = errno.EIO
-    store.drop()
-
-    assert disk.descriptors == 0
-
-
-def test_start_that_is_refused_releases_its_directory() -> None:
-    """Although nothing can be closed."""
-    disk = SimulatedFileSystem()
-    start(disk).close()
-    disk.failing["close"] = disk.failing["rename"] = errno.EIO
-    with pytest.raises(MountPointError):
-        start(disk)
-    assert disk.descriptors == 0
 
 
 # --- Other refusals ----------------------------------------------------------------
 
 
-def test_disk_that_does_not_tell_its_space_ends_no_rotation(
+def test_rotation_on_a_disk_that_does_not_tell_its_space_is_completed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An index file is refused for want of space, after META.txt names the volume."""
@@ -305,16 +172,19 @@ def test_disk_that_does_not_tell_its_space_ends_no_rotation(
 
 
 @pytest.mark.parametrize("what", ["put", "delete"])
-def test_small_value_is_not_too_large_when_a_new_volume_is_refused(what: str) -> None:
+def test_put_small_value_when_a_new_volume_is_refused_is_not_too_large(
+    what: str,
+) -> None:
     """The header of the new volume is refused, and then what erases behind it."""
-    disk = Disk()
+    disk = SimulatedFileSystem()
     store = start(disk)
     store.put(b"there", b"v")
     fill(store)
-    disk.refused = [(0, 64), (64, 64)]
+    disk.failing_writes[DATA] = errno.EIO
     with pytest.raises(StoreIOError, match="refused to write"):
         store.put(KEY, b"small" * 9) if what == "put" else store.delete(b"there")
-    assert not disk.refused
+    assert disk.refused_writes == 2
+    disk.failing_writes.clear()
 
     assert store.delete(b"there")
     store.put(KEY, b"small")
@@ -324,9 +194,7 @@ def test_small_value_is_not_too_large_when_a_new_volume_is_refused(what: str) ->
     assert value_of(again.get(KEY)) == b"small"
 
 
-def test_value_that_no_volume_holds_is_too_large_although_nothing_can_be_written() -> (
-    None
-):
+def test_put_too_large_on_a_disk_that_refuses_writes_is_too_large() -> None:
     """The cause is not guessed from what the disk has refused."""
     disk = SimulatedFileSystem()
     store = start(disk)
