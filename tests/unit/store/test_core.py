@@ -1,5 +1,5 @@
 """
-The native core where histories of a store hardly ever lead.
+The native core: what it accepts, and where histories of a store hardly ever lead.
 
 An index is used by itself here: positions that a store sets only for two keys with one
 fingerprint, and keys that share a place in a table.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -17,9 +18,11 @@ import pytest
 from google_crc32c import value as crc32c
 
 from support.stores import BareProcess, UnsyncedFileSystem, counted_size, open_store
+from support.tables import each_row
 from volcache.store import Store
 from volcache.store._core import _native
 from volcache.store.eviction import HITS_MAX, Rates, Thresholds
+from volcache.store.files import SyncFailedError
 from volcache.store.format import (
     RECORD_OVERHEAD_BYTES,
     VOLUME_HEADER_BYTES,
@@ -42,13 +45,19 @@ THRESHOLDS: Final = Thresholds((1.0,) * 3, (1,) * 4, HITS_MAX, is_probation=True
 WAYS: Final = 8
 CHECKSUM_BYTES: Final = 4
 SEQ: Final = 3
+USE: Final = VolumeUse(1, 1, Ring.MAIN, 1)
 NOW_US: Final = 1_790_000_000_000_000
+
+
+def make_index(volumes: int = 4) -> _native.Index:
+    """Return an index without volumes."""
+    return _native.Index(FS, bytes(16), volume_bytes=VOLUME_BYTES, volumes=volumes)
 
 
 @pytest.fixture
 def index() -> Iterator[Any]:
     """An index with one volume, SEQ."""
-    made = _native.Index(FS, bytes(16), volume_bytes=VOLUME_BYTES, volumes=4)
+    made = make_index()
     made.add_volume(SEQ)
     yield made
     made.close()
@@ -94,10 +103,101 @@ def put(index: Any, store: Store, key: bytes, value: bytes = b"value") -> Any:
     return record
 
 
+# --- What is accepted --------------------------------------------------------------
+
+
+@each_row("volumes", [1, 2, 3, 5])
+def test_add_volume_beyond_what_was_promised_is_refused(volumes: int) -> None:
+    """Until one is reclaimed; a volume that is there already is no error."""
+    index = make_index(volumes)
+    count = 0
+    with suppress(MemoryError):
+        while count < 99:
+            index.add_volume(count)
+            count += 1
+    assert volumes <= count < 99
+    with pytest.raises(MemoryError, match="too many volumes"):
+        index.add_volume(count)
+    index.add_volume(0)
+    index.reclaim(0)
+    index.add_volume(1000)
+    index.set(b"k", 1000, 64, 70)
+    assert index.find(b"k") == (1000, 64, 72)
+
+
+def test_volume_not_added_is_an_error() -> None:
+    """Nothing is set, and the index still works."""
+    index = make_index()
+    with pytest.raises(KeyError):
+        index.set(b"k", 7, 64, 70)
+    with pytest.raises(KeyError):
+        index.bind_volume(7, 0, 0, [(0, 1)])
+    with pytest.raises(KeyError):
+        index.load(7, 0, [])
+    assert index.find(b"k") is None
+    assert index.reclaim(7) == (0, 0)
+
+
+@each_row(
+    ("offset", "size"),
+    [(0, 70), (VOLUME_BYTES, 70), (2**40, 70), (2**63, 70), (64, 0), (64, 2**32)],
+)
+def test_set_impossible_position_sets_nothing(offset: int, size: int) -> None:
+    """A file may name any numbers; the entry that the key had may stay or not."""
+    index = make_index()
+    index.add_volume(1)
+    index.set(b"other", 1, 64, 70)
+    index.set(b"k", 1, offset, size)
+    assert index.find(b"k") is None
+    assert index.find(b"other") == (1, 64, 72)
+    assert index.count == 1
+
+
+@each_row("name", ["find", "is_deleted", "read", "is_stale"])
+def test_key_not_bytes_is_refused(name: str) -> None:
+    """None and text are errors, not another key."""
+    for key in (None, "k", 5, bytearray(b"k")):
+        with pytest.raises(TypeError):
+            getattr(make_index(), name)(key)
+
+
+def append(volume: Volume, key: bytes, value: bytes, *types: bytes) -> None:
+    """Put a record into a volume with 1 MiB of room."""
+    volume.set_room(1 << 20, 1 << 20)
+    index = make_index()
+    index.add_volume(volume.seq)
+    first, second, third = types or (b"", b"", b"")
+    index.put(key, value, first, second, third, 1, 0, 0, volume=volume)
+
+
+def test_put_key_or_stored_header_of_wrong_length_is_refused() -> None:
+    """Nothing is written."""
+    fd = os.memfd_create("volume")
+    volume = make_volume(fd, USE)
+    for key in (b"", bytes(65_536), bytes(100_000)):
+        with pytest.raises(ValueError, match="1 to 65,535"):
+            append(volume, key, b"v")
+    for lengths in ((256, 0, 0), (0, 256, 0), (70_000, 1, 0), (0, 0, 256)):
+        with pytest.raises(ValueError, match="at most 255"):
+            append(volume, b"k", b"v", *map(bytes, lengths))
+    assert (volume.end, volume.lines) == (64, b"")
+    assert os.fstat(fd).st_size == 0
+    os.close(fd)
+
+
+def test_put_into_a_closed_file_is_an_error_of_the_disk() -> None:
+    """For a write; and the bare functions of `os` are called without Python."""
+    volume = make_volume(-1, USE)
+    with pytest.raises(OSError, match="Bad file descriptor") as caught:
+        append(volume, b"k", b"v")
+    assert not isinstance(caught.value, SyncFailedError)
+    assert (volume.end, volume.lines) == (64, b"")
+
+
 # --- Reading -----------------------------------------------------------------------
 
 
-def test_record_of_another_key_is_not_returned(index: Any, store: Store) -> None:
+def test_read_record_of_another_key_finds_nothing(index: Any, store: Store) -> None:
     """Nor that of a longer key which begins with the one asked for."""
     record = put(index, store, b"longer key")
     for key in (b"longer", b"longer kez", b"longer key 2", b"x"):
@@ -106,7 +206,7 @@ def test_record_of_another_key_is_not_returned(index: Any, store: Store) -> None
     assert index.read(b"longer key") == tuple(record)
 
 
-def test_record_of_a_deletion_is_no_value(index: Any, store: Store) -> None:
+def test_read_record_of_a_deletion_finds_nothing(index: Any, store: Store) -> None:
     """An entry that leads to one is wrong."""
     put(index, store, b"k")
     active = bind(index, store)
@@ -117,7 +217,7 @@ def test_record_of_a_deletion_is_no_value(index: Any, store: Store) -> None:
     assert index.read(b"k") is None
 
 
-def test_record_of_elsewhere_is_not_returned(index: Any, store: Store) -> None:
+def test_read_record_of_another_place_finds_nothing(index: Any, store: Store) -> None:
     """Of another version, salt, offset or volume, with right checksums."""
     record = put(index, store, b"k")
     fd = bind(index, store).fd
@@ -134,7 +234,7 @@ def test_record_of_elsewhere_is_not_returned(index: Any, store: Store) -> None:
         os.pwrite(fd, right, record.offset)
 
 
-def test_segment_begins_with_its_first_record(index: Any, store: Store) -> None:
+def test_read_before_a_segment_uses_the_salt_before(index: Any, store: Store) -> None:
     """It has the salt of the segment, those in front of it have another one."""
     keys = (b"a", b"b", b"c")
     records = [put(index, store, key) for key in keys]
@@ -146,10 +246,24 @@ def test_segment_begins_with_its_first_record(index: Any, store: Store) -> None:
     assert [index.read(key) is None for key in keys] == [True, False, False]
 
 
+def test_read_before_bind_or_after_close_finds_nothing(
+    index: Any, store: Store
+) -> None:
+    """`find` needs neither."""
+    record = store.put(b"k", b"value")
+    index.set(b"k", SEQ, record.offset, record.size)
+    assert index.find(b"k")[:2] == (SEQ, record.offset)
+    assert index.read(b"k") is None
+    bind(index, store)
+    assert index.read(b"k") == tuple(record)
+    index.close()
+    assert index.read(b"k") is None
+
+
 # --- What was there ----------------------------------------------------------------
 
 
-def test_deleted_key_was_not_evicted(index: Any) -> None:
+def test_reclaim_deleted_key_is_not_stale(index: Any) -> None:
     """When the volume of its deletion is reclaimed."""
     index.set(b"value", SEQ, 64, 70)
     index.set(b"deletion", SEQ, 200, 70, tombstone=True)
@@ -159,7 +273,7 @@ def test_deleted_key_was_not_evicted(index: Any) -> None:
     assert not index.is_stale(b"deletion")
 
 
-def test_few_stale_entries_are_not_swept(index: Any) -> None:
+def test_put_with_few_stale_entries_sweeps_none(index: Any) -> None:
     """They cost less than a pass through the index."""
     index.add_volume(SEQ + 1)
     index.set(b"stale", SEQ, 64, 70)
@@ -173,7 +287,7 @@ def test_few_stale_entries_are_not_swept(index: Any) -> None:
     assert index.is_stale(b"stale")
 
 
-def test_key_is_forgotten_only_where_it_is(index: Any) -> None:
+def test_forget_key_elsewhere_changes_nothing(index: Any) -> None:
     """Not if it was stored again meanwhile, here or elsewhere."""
     index.add_volume(SEQ + 1)
     index.set(b"k", SEQ, 64, 70)
@@ -187,7 +301,7 @@ def test_key_is_forgotten_only_where_it_is(index: Any) -> None:
 # --- Keys that are remembered ------------------------------------------------------
 
 
-def test_any_key_that_was_missed_is_remembered(index: Any) -> None:
+def test_miss_of_any_key_is_remembered(index: Any) -> None:
     """One in 65,536 has the tag that means an empty place."""
     index.set_policy(Rates(0.0, 0.0, 1e9, (0, 0)))
     for number in range(400_000):
@@ -196,7 +310,7 @@ def test_any_key_that_was_missed_is_remembered(index: Any) -> None:
         assert index.ring_for(key) is Ring.PROBATION, key
 
 
-def test_key_that_is_missed_often_takes_one_place(index: Any) -> None:
+def test_miss_of_a_key_again_takes_no_other_place(index: Any) -> None:
     """There are 65,536 places."""
     index.set_policy(Rates(0.0, 0.0, 1e9, (0, 0)))
     keys = [b"%d" % number for number in range(30_000)]
@@ -207,7 +321,7 @@ def test_key_that_is_missed_often_takes_one_place(index: Any) -> None:
     assert sum(index.ring_for(key) is Ring.PROBATION for key in keys) > 25_000
 
 
-def test_only_reads_of_values_earn_tokens(index: Any) -> None:
+def test_hit_of_a_value_only_earns_tokens(index: Any) -> None:
     """As many as the middle of their size class."""
     index.set_policy(Rates(1.0, 0.0, 1e9, (0, 0)))
     index.set_age(SEQ, Ring.MAIN, 0, VOLUME_BYTES)
@@ -239,7 +353,7 @@ def returned(index: Any, keys: list[bytes], seq: int) -> int:
     return int(index.policy_stats().ghost_hits - before)
 
 
-def test_key_that_returns_leaves_the_ghost(index: Any) -> None:
+def test_put_key_of_the_ghost_leaves_it(index: Any) -> None:
     """Whatever its place in a full bucket is."""
     index.set_policy(Rates(0.0, 0.0, 1e9, (0, 0)))
     keys = [b"%d" % number for number in range(WAYS)]
@@ -249,7 +363,7 @@ def test_key_that_returns_leaves_the_ghost(index: Any) -> None:
     assert returned(index, keys, SEQ + 2) == 0
 
 
-def test_ghost_that_shrinks_to_less_than_an_eighth_keeps_some_keys(index: Any) -> None:
+def test_ghost_that_shrinks_keeps_some_keys(index: Any) -> None:
     """As many as it has room for."""
     index.set_policy(Rates(0.0, 0.0, 1e9, (0, 0)))
     index.size_ghost(64 * WAYS)
@@ -289,7 +403,7 @@ def begin_reclaim(index: Any, store: Store, key: bytes = b"k") -> tuple[Any, int
     return reclaim, record.offset
 
 
-def test_copies_count_as_bytes_of_the_ring(
+def test_reclaim_copies_count_as_bytes_of_the_ring(
     index: Any, store: Store, target: Any
 ) -> None:
     """Hits of its records count when enough was appended after them."""
@@ -307,7 +421,7 @@ def test_copies_count_as_bytes_of_the_ring(
     assert [index.hit(b"k", NOW_US) for _ in range(3)] == [True, True, False]
 
 
-def test_nothing_is_copied_while_the_index_is_held(
+def test_reclaim_while_writes_are_blocked_copies_nothing(
     index: Any, store: Store, target: Any
 ) -> None:
     """A start may find a record that the disk has refused; later, copies go on."""
@@ -320,7 +434,7 @@ def test_nothing_is_copied_while_the_index_is_held(
     assert (step.why, step.disposition.copied) == ("done", 1)
 
 
-def test_key_that_is_forgotten_after_the_search_is_not_copied(
+def test_reclaim_key_forgotten_after_the_search_copies_nothing(
     index: Any, store: Store, target: Any
 ) -> None:
     """Its entry has the same position as before."""
@@ -335,7 +449,9 @@ def test_key_that_is_forgotten_after_the_search_is_not_copied(
     assert index.find(b"k") is None
 
 
-def test_step_ends_where_it_should(index: Any, store: Store, target: Any) -> None:
+def test_reclaim_step_ends_at_an_offset_or_enough_bytes_or_no_room(
+    index: Any, store: Store, target: Any
+) -> None:
     """At an offset, after enough bytes, and at a record that finds no room."""
     keys = [b"%d" % number for number in range(8)]
     records = [store.put(key, bytes(900)) for key in keys]
@@ -366,7 +482,7 @@ def test_step_ends_where_it_should(index: Any, store: Store, target: Any) -> Non
 
 
 @pytest.mark.parametrize("is_probation", [False, True])
-def test_only_what_probation_drops_at_the_last_look_goes_into_the_ghost(
+def test_reclaim_key_dropped_at_the_last_look_goes_into_the_ghost(
     index: Any, store: Store, target: Any, *, is_probation: bool
 ) -> None:
     """A key that is put again then is a hit of the ghost."""
@@ -381,7 +497,7 @@ def test_only_what_probation_drops_at_the_last_look_goes_into_the_ghost(
     assert index.policy_stats().ghost_hits == is_probation
 
 
-def test_record_of_another_key_is_not_copied(
+def test_reclaim_record_of_another_key_is_damaged(
     index: Any, store: Store, target: Any
 ) -> None:
     """It is damaged: the entry leads to the record of another key."""
@@ -393,7 +509,7 @@ def test_record_of_another_key_is_not_copied(
     assert index.is_deleted(b"k")
 
 
-def test_record_at_a_limit_needs_the_hits_of_larger_ones(index: Any) -> None:
+def test_reclaim_record_at_a_limit_needs_the_hits_of_larger_ones(index: Any) -> None:
     """The larger ones need none here."""
     index.set_policy(Rates(0.0, 0.0, 1e9, (0, 0)))
     index.set(b"k", SEQ, 64, 1000)
@@ -410,7 +526,7 @@ FIRST, FIRST_CHECKSUM = close_block(b"", 64, sealed=False, previous=None)
 # Of the only segment that has to be named.
 
 
-def test_any_byte_of_a_key_is_written_as_in_python() -> None:
+def test_add_entry_with_any_byte_is_encoded_as_in_python() -> None:
     """Eight bytes at a time, and one by one."""
     for length, byte in product((1, 7, 8, 9, 16), range(256)):
         key = b"k" * (length - 1) + bytes([byte])
@@ -428,7 +544,7 @@ def load(index: Any, path: Path, entry: bytes, end: int) -> int:
     return int(loaded.file_end - len(FIRST)) // len(block)
 
 
-def test_position_behind_the_end_of_all_volumes_hides_an_older_one(
+def test_load_position_behind_all_volumes_hides_an_older_one(
     index: Any, tmp_path: Path
 ) -> None:
     """The record is not there, but the key was put."""
@@ -439,7 +555,7 @@ def test_position_behind_the_end_of_all_volumes_hides_an_older_one(
         assert (index.find(b"a") is not None) == is_there
 
 
-def test_key_is_decoded_as_in_python(index: Any, tmp_path: Path) -> None:
+def test_load_key_is_decoded_as_in_python(index: Any, tmp_path: Path) -> None:
     """A percent sign without two hexadecimal digits stays."""
     texts = (b"%", b"a%4", b"%4g", b"%g4", b"%%41", b"%41%", b"%e2%82%AC", b"a" * 300)
     for text in texts:
@@ -447,14 +563,14 @@ def test_key_is_decoded_as_in_python(index: Any, tmp_path: Path) -> None:
         assert index.find(decode_key(text)) is not None, text
 
 
-def test_index_file_that_cannot_be_read_is_an_error(index: Any, tmp_path: Path) -> None:
+def test_load_file_that_cannot_be_read_is_an_error(index: Any, tmp_path: Path) -> None:
     """It is not empty."""
     with (tmp_path / "index").open("wb") as file, pytest.raises(OSError, match="Bad"):
         index.load(SEQ, file.fileno(), [])
 
 
 @pytest.mark.parametrize("ring", list(Ring))
-def test_replay_stops_at_a_key_that_is_in_the_other_ring(
+def test_scan_stops_at_a_key_of_the_other_ring(
     index: Any, store: Store, ring: Ring
 ) -> None:
     """If that is ring probation: the times of the two records are to be compared."""
@@ -472,7 +588,7 @@ def test_replay_stops_at_a_key_that_is_in_the_other_ring(
 
 
 @pytest.mark.parametrize("size", [1000, 100_000, 700_000])
-def test_records_are_passed_from_any_place(
+def test_scan_from_any_place_passes_all_records(
     index: Any, tmp_path: Path, size: int
 ) -> None:
     """Each is in one piece that is read, or in several."""
@@ -498,7 +614,7 @@ def test_records_are_passed_from_any_place(
     store.close()
 
 
-def test_comparison_says_what_it_has_passed(store: Store) -> None:
+def test_scan_with_equal_lines_says_what_it_has_passed(store: Store) -> None:
     """And the latest time."""
     keys = [b"a", b"b", b"c"]
     puts = [store.put(key, b"value") for key in keys]
