@@ -19,7 +19,7 @@ JUMPS = st.sampled_from([-HOUR_US, -1_000_000, -1500, -1, 1, 1500, 1_000_000, HO
 
 
 @given(st.lists(JUMPS, max_size=30))
-def test_clock_never_goes_back(jumps: list[int]) -> None:
+def test_clock_after_any_jumps_never_goes_back(jumps: list[int]) -> None:
     """
     It goes on from a later time that was seen, not from an earlier one.
 
@@ -40,7 +40,7 @@ def test_clock_never_goes_back(jumps: list[int]) -> None:
         latest = times[-1]
 
 
-def test_time_of_the_machine_keeps_its_distance() -> None:
+def test_from_machine_ms_keeps_the_distance() -> None:
     """A time in a minute by the machine is in a minute by this clock."""
     clock = _native.Clock()
     began = time.monotonic_ns()
@@ -56,7 +56,7 @@ def test_time_of_the_machine_keeps_its_distance() -> None:
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
-def test_value_that_was_seen_expired_does_not_return(
+def test_get_value_seen_expired_after_a_restart_is_a_miss(
     tmp_path: Path, *, is_stopped: bool
 ) -> None:
     """After a stop or a kill, if the clock is then set back."""
@@ -87,7 +87,9 @@ def test_value_that_was_seen_expired_does_not_return(
         ("flush close", ["META.txt", "LOCK"]),
     ],
 )
-def test_time_is_seen_without_lock(tmp_path: Path, steps: str, lost: list[str]) -> None:
+def test_start_without_lock_continues_from_the_latest_time(
+    tmp_path: Path, steps: str, lost: list[str]
+) -> None:
     """
     Of a stop, it is in META.txt; of a killed process, it is that of the last record
     that is no copy: a touch keeps the time.

@@ -15,11 +15,20 @@ from volcache.errors import (
 )
 
 
-def test_a_directory_in_use_is_refused_with_the_process_id(tmp_path: Path) -> None:
-    """The first process is not affected."""
-    store = open_store(tmp_path)
+@pytest.mark.parametrize(("lost", "holder"), [("", r"\d+"), ("LOCK", "unknown")])
+def test_open_directory_in_use_is_refused_with_the_process_id(
+    tmp_path: Path, lost: str, holder: str
+) -> None:
+    """
+    The first process is not affected.
 
-    with pytest.raises(StoreLockedError, match=r"process id \d+"):
+    The directory is locked also if LOCK was removed by hand.
+    """
+    store = open_store(tmp_path)
+    if lost:
+        (tmp_path / lost).unlink()
+
+    with pytest.raises(StoreLockedError, match=f"process id {holder}"):
         open_store(tmp_path)
     store.put(b"k", b"v")
     store.close()
@@ -34,7 +43,7 @@ def test_a_directory_in_use_is_refused_with_the_process_id(tmp_path: Path) -> No
         ("data/notes.txt", "it contains 'data/notes.txt'"),
     ],
 )
-def test_a_foreign_directory_is_not_touched(
+def test_open_foreign_directory_does_not_touch_it(
     tmp_path: Path, name: str, text: str
 ) -> None:
     """A data folder is recognised as foreign by its contents."""
@@ -48,7 +57,7 @@ def test_a_foreign_directory_is_not_touched(
     assert path.read_bytes() == b"somebody's data"
 
 
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+def test_open_newer_format_is_refused(tmp_path: Path) -> None:
     """META.txt of a newer version is not read."""
     store = open_store(tmp_path)
     store.close()
@@ -60,7 +69,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         open_store(tmp_path)
 
 
-def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+def test_open_file_in_the_place_of_a_directory_is_refused(tmp_path: Path) -> None:
     """The error names the path and what to check."""
     (tmp_path / "file").touch()
 

@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 
 @each_row("free", [64 * GIB, 20 * MIB, 700 * MIB, 3 * GIB])
-def test_auto_leaves_a_reserve_and_is_the_same_when_the_disk_is_full(free: int) -> None:
+def test_auto_volumes_on_a_full_disk_are_those_of_an_empty_one(free: int) -> None:
     """It does not matter how much of the disk the store has taken."""
     size = MIB
     number = Holding(free, 0, 0, 0).auto_volumes(size)
@@ -38,12 +38,12 @@ def test_auto_leaves_a_reserve_and_is_the_same_when_the_disk_is_full(free: int) 
     assert full.auto_volumes(size) == number
 
 
-def test_auto_does_not_shrink_a_store_because_others_fill_the_disk() -> None:
+def test_auto_volumes_on_a_disk_that_others_fill_stay() -> None:
     """There are never fewer volumes than those that have space."""
     assert Holding(0, 40 * MIB, 40 * MIB, 40).auto_volumes(MIB) == 40
 
 
-def test_auto_leaves_space_for_index_files_as_large_as_they_are() -> None:
+def test_auto_volumes_with_large_index_files_leave_space_for_them() -> None:
     """With small files, index files take much of the disk."""
     without = Holding(GIB, 0, 0, 0).auto_volumes(MIB)
     half = Holding(GIB - 15 * MIB, 15 * MIB, 10 * MIB, 10).auto_volumes(MIB)
@@ -51,7 +51,7 @@ def test_auto_leaves_space_for_index_files_as_large_as_they_are() -> None:
     assert half == pytest.approx(without / 1.5, rel=0.01)
 
 
-def test_auto_is_at_least_two_and_bounded() -> None:
+def test_auto_volumes_are_at_least_two_and_bounded() -> None:
     """Below two nothing could be given up; the index has so many positions."""
     assert Holding(MIB, 0, 0, 0).auto_volumes(MIB) == 2
     assert Holding(1 << 50, 0, 0, 0).auto_volumes(MIB) == 65_535
@@ -59,7 +59,7 @@ def test_auto_is_at_least_two_and_bounded() -> None:
 
 
 @each_row("free", [3 * GIB, 12 * GIB, 100 * GIB, 3_000 * 10**9, 20 << 40, 60 << 40])
-def test_auto_uses_all_of_an_empty_disk(free: int) -> None:
+def test_auto_volumes_of_an_empty_disk_use_all_of_it(free: int) -> None:
     """With 64 to 1,024 volumes, unless the largest record does not fit so small ones."""
     found, size, least = Holding(free, 0, 0, 0), 160 * MIB, 16 * MIB
     chosen = found.auto_size(size, least)
@@ -69,14 +69,14 @@ def test_auto_uses_all_of_an_empty_disk(free: int) -> None:
     assert not found.unused(chosen, number)
 
 
-def test_auto_leaves_the_size_if_the_number_is_right() -> None:
+def test_auto_size_with_the_right_number_stays() -> None:
     """And makes it no smaller than the largest record."""
     assert Holding(100 * GIB, 0, 0, 0).auto_size(160 * MIB, MIB) == 160 * MIB
     assert Holding(GIB, 0, 0, 0).auto_size(160 * MIB, 70 * MIB) == 80 * MIB
     assert Holding(GIB, 0, 0, 0).auto_size(160 * MIB, 160 * MIB) == 160 * MIB
 
 
-def test_auto_keeps_the_size_of_the_volumes_there_are() -> None:
+def test_auto_size_with_volumes_is_theirs() -> None:
     """As many more of them fill the disk, up to the limit of the index, which is told."""
     old = Holding(1_600 * GIB, 1_280 * GIB, 1_280 * GIB, 8192, 160 * MIB)
     assert old.auto_size(200 * MIB, 70 * MIB) == 160 * MIB
@@ -89,7 +89,7 @@ def test_auto_keeps_the_size_of_the_volumes_there_are() -> None:
     assert old.auto_size(1024 * MIB, 161 * MIB) > 1024 * MIB
 
 
-def test_volumes_of_auto_have_the_same_size_after_a_restart(tmp_path: Path) -> None:
+def test_auto_size_after_a_restart_stays(tmp_path: Path) -> None:
     """A mount point is told by its files, whatever `volume_size` is now."""
     options: dict[str, Any] = {"volume_num": None, "volume_size_least": 8192}
     fs = SmallFileSystem()
@@ -113,7 +113,7 @@ class SmallFileSystem(UnsyncedFileSystem):
         return Space(3 << 19, 3 << 19)
 
 
-def test_a_start_with_too_few_descriptors_is_refused(
+def test_open_with_too_few_descriptors_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a volume is created."""
@@ -128,7 +128,7 @@ def test_a_start_with_too_few_descriptors_is_refused(
     assert not any((tmp_path / "data").iterdir())
 
 
-def test_too_many_open_files_are_not_the_fault_of_the_directory() -> None:
+def test_open_with_too_many_open_files_names_the_limit() -> None:
     """The message names the limit, and not what is wrong with a directory."""
     fs = SimulatedFileSystem()
     fs.failing["create"] = errno.EMFILE
@@ -137,7 +137,7 @@ def test_too_many_open_files_are_not_the_fault_of_the_directory() -> None:
     assert "this user may write" not in str(caught.value)
 
 
-def test_a_disk_without_room_for_two_volumes_is_refused() -> None:
+def test_open_on_a_disk_without_room_for_two_volumes_is_refused() -> None:
     """The line names the sizes and a size that fits."""
     with pytest.raises(DiskTooSmallError) as caught:
         refuse_too_small("/srv/a", Holding(20 * MIB, 0, 0, 0), 16 * MIB)

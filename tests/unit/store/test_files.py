@@ -21,7 +21,7 @@ def fd(tmp_path: Path) -> Iterator[int]:
     FS.close(made)
 
 
-def test_a_write_without_progress_is_an_error(fd: int) -> None:
+def test_write_without_progress_is_an_error(fd: int) -> None:
     """The caller does not loop forever."""
 
     class FullFileSystem(OsFileSystem):
@@ -31,7 +31,7 @@ def test_a_write_without_progress_is_an_error(fd: int) -> None:
         write_all(FullFileSystem(), fd, b"0123456789", 6)
 
 
-def test_allocated_space_is_taken_and_counted(tmp_path: Path, fd: int) -> None:
+def test_allocate_takes_and_counts_space(tmp_path: Path, fd: int) -> None:
     """A hole takes none."""
     FS.truncate(fd, 1 << 20)
     assert FS.stat(fd).st_blocks == 0
@@ -44,7 +44,7 @@ def test_allocated_space_is_taken_and_counted(tmp_path: Path, fd: int) -> None:
     assert not space.is_read_only
 
 
-def test_a_file_system_that_cannot_allocate_sets_the_length(
+def test_allocate_where_not_supported_sets_the_length(
     fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is written, and a file that is longer stays as it is."""
@@ -55,7 +55,7 @@ def test_a_file_system_that_cannot_allocate_sets_the_length(
     assert (FS.stat(fd).st_size, FS.stat(fd).st_blocks) == (1 << 20, 0)
 
 
-def test_an_allocation_that_is_refused_is_an_error(fd: int) -> None:
+def test_allocate_that_is_refused_is_an_error(fd: int) -> None:
     """With the number of the kernel."""
     with pytest.raises(OSError, match="Invalid argument"):
         FS.allocate(fd, 0)

@@ -226,7 +226,7 @@ def test_scan_single_wrong_bit_in_last_value_is_damage(
     assert scanned(bytes(damaged)) == scanned(bytes(damaged), plain=True)
 
 
-def test_lines_of_meta_that_contradict_each_other_are_damage() -> None:
+def test_decode_manifest_with_contradicting_lines_finds_nothing() -> None:
     """The volumes are in the order of their age, and the last one is the active one."""
     text = (GOLDEN / "rings/META.txt").read_bytes()
     lines = text.splitlines(keepends=True)[:-1]
@@ -241,7 +241,7 @@ def test_lines_of_meta_that_contradict_each_other_are_damage() -> None:
         assert decode_manifest(signed(b"".join(wrong))) is None
 
 
-def test_the_version_of_a_newer_manifest_is_read() -> None:
+def test_manifest_version_of_a_newer_format_is_read() -> None:
     """The version is read even if the rest is unknown, but only if it is undamaged."""
     newer = signed(b"3\nformat 3\nsomething new\n")
     assert manifest_version(newer) == 3
@@ -262,7 +262,7 @@ PROGRESS_LINE = (
 NEWER = PROGRESS._replace(seq=1300, salt=5, end=64)
 
 
-def test_line_of_lock_is_as_documented() -> None:
+def test_encode_progress_is_as_documented() -> None:
     """
     Every number has a fixed width; with one active volume there are two such lines.
 

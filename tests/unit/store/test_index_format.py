@@ -42,7 +42,7 @@ blocks = st.tuples(
 
 
 @given(st.binary(min_size=1, max_size=100))
-def test_any_key_is_encoded_as_one_word_of_printable_ascii(key: bytes) -> None:
+def test_encode_key_of_any_bytes_is_one_word_of_ascii(key: bytes) -> None:
     """A key of any bytes fits a line and is decoded from it."""
     text = encode_key(key)
 
@@ -53,7 +53,7 @@ def test_any_key_is_encoded_as_one_word_of_printable_ascii(key: bytes) -> None:
     assert "#" not in text
 
 
-def test_a_file_of_another_kind_has_no_index_header() -> None:
+def test_decode_index_header_of_another_file_finds_nothing() -> None:
     """Other text is not mistaken for the first line of an index file."""
     assert decode_index_header(HEADER) == (2, NAME)
     for other in (
@@ -66,7 +66,7 @@ def test_a_file_of_another_kind_has_no_index_header() -> None:
 
 
 @given(st.lists(blocks, max_size=5), st.integers(0, 600), st.integers(0, 255))
-def test_the_core_ends_the_valid_part_where_the_definition_does(
+def test_read_lines_with_a_wrong_byte_ends_where_the_definition_does(
     written: list[tuple[list[Entry], int, list[Segment]]], at: int, wrong: int
 ) -> None:
     """Whatever the blocks have, and wherever a byte is wrong."""
@@ -108,9 +108,7 @@ NAMED: Final = encode_segments(SEGMENTS)
         *((b"%" * length + b" 64 30\n", 94) for length in (65_535, 65_536)),
     ],
 )
-def test_the_core_reads_odd_lines_as_the_definition_does(
-    lines: bytes, end: int
-) -> None:
+def test_read_lines_with_odd_lines_is_as_defined(lines: bytes, end: int) -> None:
     """With right checksums, and where the last one is not that of all before."""
     for sealed in (False, True):
         block, _ = close_block(lines, end, sealed=sealed, previous=CHECKSUM)

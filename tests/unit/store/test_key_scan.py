@@ -51,7 +51,7 @@ def open_large(directory: Path) -> Store:
     return open_store(directory, volume_size=1 << 18, volume_num=16)
 
 
-def test_every_key_is_returned_once(tmp_path: Path, batches: Batches) -> None:
+def test_scan_returns_every_key_once(tmp_path: Path, batches: Batches) -> None:
     """Not those that were replaced, deleted, purged or have expired."""
 
     def scan(store: Store) -> list[bytes]:
@@ -83,7 +83,7 @@ def test_every_key_is_returned_once(tmp_path: Path, batches: Batches) -> None:
     store.close()
 
 
-def test_keys_are_found_after_a_crash_and_behind_damage(
+def test_scan_after_a_crash_and_behind_damage_returns_all_others(
     tmp_path: Path, batches: Batches
 ) -> None:
     """A record whose header is damaged is left out, and no other."""
@@ -101,7 +101,7 @@ def test_keys_are_found_after_a_crash_and_behind_damage(
     store.close()
 
 
-def test_key_that_is_stored_again_before_it_is_reached_is_returned_once(
+def test_scan_with_keys_stored_again_returns_each_once(
     tmp_path: Path, batches: Batches
 ) -> None:
     """A scan that stores each key that it returns ends, with each of them once."""
@@ -122,7 +122,7 @@ def test_key_that_is_stored_again_before_it_is_reached_is_returned_once(
 
 
 @pytest.mark.parametrize("volumes", [8, 16])
-def test_key_that_stays_while_volumes_are_reclaimed_is_returned(
+def test_scan_while_volumes_are_reclaimed_returns_what_stays(
     tmp_path: Path, volumes: int, batches: Batches
 ) -> None:
     """Its record is copied out of a volume that was not read yet."""
@@ -147,9 +147,7 @@ def test_key_that_stays_while_volumes_are_reclaimed_is_returned(
     store.close()
 
 
-def test_scan_of_a_store_that_is_flushed_meanwhile_ends(
-    tmp_path: Path, batches: Batches
-) -> None:
+def test_scan_with_a_flush_meanwhile_ends(tmp_path: Path, batches: Batches) -> None:
     """With what is stored since."""
     store = open_fifo(tmp_path, volume_num=8)
     fill_volume(store)

@@ -26,12 +26,6 @@ def open_rings(directory: Path | str, **options: Any) -> Store:
     return open_store(directory, **{"volume_num": VOLUME_NUM} | options)
 
 
-def ends(store: Store) -> dict[str, int]:
-    """Return how much each ring holds."""
-    eviction = store.usage().eviction
-    return {"main": eviction.main.used, "probation": eviction.probation.used}
-
-
 def keys_named(prefix: bytes, count: int) -> list[bytes]:
     """Return keys of seven bytes."""
     return [b"%b%06d" % (prefix, number) for number in range(count)]
@@ -50,16 +44,11 @@ def ask_and_put(store: Store, keys: Iterable[bytes]) -> None:
             store.put(key, VALUE)
 
 
-def held(store: Store, keys: Iterable[bytes]) -> list[bytes]:
-    """Return the keys that a store has; not counted as reads."""
-    return [key for key in keys if key in store]
-
-
 # --- Where a value is put ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("ask", ["get", "stat"])
-def test_value_that_was_asked_for_goes_to_probation(tmp_path: Path, ask: str) -> None:
+def test_put_after_a_miss_goes_to_probation(tmp_path: Path, ask: str) -> None:
     """By a get or a stat that was a miss; after that put, not again."""
     store = open_rings(tmp_path)
     getattr(store, ask)(b"asked")
@@ -77,17 +66,8 @@ def test_value_that_was_asked_for_goes_to_probation(tmp_path: Path, ask: str) ->
 # --- Reclaiming --------------------------------------------------------------------
 
 
-def put_until_reclaim(store: Store) -> int:
-    """Ask for keys and put them until a reclaim begins; return their number."""
-    number = 0
-    while store.usage().eviction.reclaiming < 0:
-        ask_and_put(store, [b"k%06d" % number])
-        number += 1
-    return number
-
-
 @pytest.mark.slow
-def test_work_of_a_put_is_bounded(tmp_path: Path) -> None:
+def test_put_during_a_reclaim_copies_a_bounded_amount(tmp_path: Path) -> None:
     """
     Copies are spread over many puts; none copies more than 4 MiB and a record.
 
@@ -115,7 +95,7 @@ def test_work_of_a_put_is_bounded(tmp_path: Path) -> None:
 # --- Entries lost for want of memory -----------------------------------------------
 
 
-def test_volume_that_is_reclaimed_first_is_sealed_by_a_start(tmp_path: Path) -> None:
+def test_start_seals_the_volume_to_be_reclaimed_first(tmp_path: Path) -> None:
     """No later start looks for records behind its end."""
     store = open_rings(tmp_path)
     ask_and_put(store, keys_named(b"p", 20))
@@ -130,7 +110,7 @@ def test_volume_that_is_reclaimed_first_is_sealed_by_a_start(tmp_path: Path) -> 
     store.close()
 
 
-def test_lost_entry_lets_probation_be_reclaimed_first(tmp_path: Path) -> None:
+def test_put_after_a_lost_entry_reclaims_probation_first(tmp_path: Path) -> None:
     """META.txt says so before a value is put whose ring is not known."""
     store = open_rings(tmp_path)
     ask_and_put(store, keys_named(b"p", 20))
@@ -153,7 +133,7 @@ def test_lost_entry_lets_probation_be_reclaimed_first(tmp_path: Path) -> None:
     store.close()
 
 
-def test_put_fails_while_a_lost_entry_cannot_be_noted() -> None:
+def test_put_while_a_lost_entry_cannot_be_noted_is_refused() -> None:
     """The old value stays, and the next put succeeds."""
     disk = SimulatedFileSystem()
     store = open_rings(MOUNT_POINT, fs=disk)
@@ -175,7 +155,7 @@ def test_put_fails_while_a_lost_entry_cannot_be_noted() -> None:
 @pytest.mark.parametrize(
     "options", [{"eviction": "fifo"}, {"volume_num": 3}, {"volume_num": 2}]
 )
-def test_with_one_ring_nothing_is_copied(
+def test_put_with_one_ring_copies_nothing(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     """All volumes are used, and the oldest is evicted although it is read."""

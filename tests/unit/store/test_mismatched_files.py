@@ -21,7 +21,7 @@ from support.stores import (
     open_fifo,
     value_of,
 )
-from volcache.errors import MismatchedFilesError, StoreLockedError
+from volcache.errors import MismatchedFilesError
 from volcache.store import Store
 from volcache.store.files import FileSystem, ReadOnlyFileSystem
 from volcache.store.format import Record
@@ -249,7 +249,7 @@ def test_start_with_mismatched_files_is_refused(
     assert_refused(root, *files.replace("META", "META.txt").split())
 
 
-def test_active_volume_of_another_store_is_refused_after_a_power_loss(
+def test_start_with_a_volume_of_another_store_after_a_power_loss_is_refused(
     root: Path,
 ) -> None:
     """A power loss takes what was written last, but brings no file of another store."""
@@ -257,7 +257,9 @@ def test_active_volume_of_another_store_is_refused_after_a_power_loss(
     assert_refused(root, "data/2", "index/2", fs=BootedFileSystem())
 
 
-def test_meta_from_before_the_last_start_is_refused(root: Path, tmp_path: Path) -> None:
+def test_start_with_meta_from_before_the_last_start_is_refused(
+    root: Path, tmp_path: Path
+) -> None:
     """LOCK has the salt of a mount that it does not name; or it is that of a copy."""
     make_store(root)
     shutil.copy(root / "META.txt", tmp_path)
@@ -269,7 +271,7 @@ def test_meta_from_before_the_last_start_is_refused(root: Path, tmp_path: Path) 
     assert values_in(root, b"5/0") != [None]
 
 
-def test_replaced_volume_whose_keys_are_not_known_is_refused(root: Path) -> None:
+def test_start_with_a_replaced_volume_of_unknown_keys_is_refused(root: Path) -> None:
     """What it replaced is not known; no power loss explains it after a stop."""
     mix(root, ["data/1", "index/1"])
     for fs in (None, BootedFileSystem()):
@@ -279,7 +281,7 @@ def test_replaced_volume_whose_keys_are_not_known_is_refused(root: Path) -> None
     assert_refused(root, "data/1")
 
 
-def test_replaced_active_data_file_is_not_written(root: Path) -> None:
+def test_start_with_a_replaced_active_data_file_does_not_write_it(root: Path) -> None:
     """It may be that of a copy, to be put back there: the next volume is started."""
     mixed = mix(root, ["data/2"])
     before = (root / "data" / "2").read_bytes()
@@ -295,7 +297,7 @@ def test_replaced_active_data_file_is_not_written(root: Path) -> None:
 # --- Without META.txt --------------------------------------------------------------
 
 
-def test_volumes_of_two_stores_without_meta_are_refused(
+def test_start_with_volumes_of_two_stores_without_meta_is_refused(
     root: Path, tmp_path: Path
 ) -> None:
     """Those that are fewer do not belong here; or else those that LOCK does not name."""
@@ -312,7 +314,7 @@ def test_volumes_of_two_stores_without_meta_are_refused(
         assert_refused(root, "META.txt", *replaced.split(", "), broken)
 
 
-def test_unreadable_header_without_meta_is_refused(root: Path) -> None:
+def test_start_with_an_unreadable_header_without_meta_is_refused(root: Path) -> None:
     """The volume may be newer than any other one."""
     make_store(root)
     remove(root, "META.txt")
@@ -350,7 +352,7 @@ def make_superseded(directory: Path, *, is_filled: bool = True) -> Record:
 @pytest.mark.parametrize(
     ("byte", "is_filled"), [(b"\0", True), (b"\0", False), (b"\xff", True)]
 )
-def test_records_missing_before_a_known_end_drop_the_volume(
+def test_start_with_records_missing_before_a_known_end_drops_the_volume(
     root: Path, byte: bytes, *, is_filled: bool
 ) -> None:
     """
@@ -369,7 +371,7 @@ def test_records_missing_before_a_known_end_drop_the_volume(
     assert bool(later) == is_filled
 
 
-def test_earlier_files_of_a_volume_without_meta_drop_it(root: Path) -> None:
+def test_start_with_earlier_files_of_a_volume_without_meta_drops_it(root: Path) -> None:
     """Its index file was sealed before the next volume was started."""
     store = open_fifo(root)
     store.put(b"same", b"old")
@@ -390,7 +392,9 @@ def test_earlier_files_of_a_volume_without_meta_drop_it(root: Path) -> None:
     assert left == b"value"
 
 
-def test_sealed_index_file_that_ends_early_hides_no_record(root: Path) -> None:
+def test_start_with_a_sealed_index_file_that_ends_early_finds_all_records(
+    root: Path,
+) -> None:
     """META.txt has the end of the volume: the rest is found by a scan."""
     volume = make_superseded(root).volume
     leave_out(root / "index" / str(volume), 3, is_sealed=True)
@@ -401,7 +405,7 @@ def test_sealed_index_file_that_ends_early_hides_no_record(root: Path) -> None:
     store.close()
 
 
-def test_deletion_whose_record_is_damaged_stays(root: Path) -> None:
+def test_start_with_a_damaged_deletion_keeps_it(root: Path) -> None:
     """Its entry was in the index file when the delete returned."""
     store = open_fifo(root)
     store.put(b"key", b"value")
@@ -414,9 +418,7 @@ def test_deletion_whose_record_is_damaged_stays(root: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "index lost", "copied"])
-def test_snapshot_of_the_hot_tier_needs_the_files_of_the_last_process(
-    root: Path, damage: str
-) -> None:
+def test_hot_snapshot_with_other_files_is_not_used(root: Path, damage: str) -> None:
     """The last index file shows it, and META.txt has the inode of the snapshot."""
     change(
         root,
@@ -435,17 +437,7 @@ def test_snapshot_of_the_hot_tier_needs_the_files_of_the_last_process(
     store.close()
 
 
-def test_directory_without_lock_is_still_locked(root: Path) -> None:
-    """LOCK can be removed by hand while a process serves the directory."""
-    store = open_fifo(root)
-    remove(root, "LOCK")
-
-    with pytest.raises(StoreLockedError):
-        open_fifo(root)
-    store.close()
-
-
-def test_volume_reclaimed_by_a_flush_does_not_return_without_meta(root: Path) -> None:
+def test_start_after_a_flush_without_meta_brings_nothing_back(root: Path) -> None:
     """The header of the volume that the flush has started ends what is valid."""
     make_store(root)
     change(root, lambda store: store.flush(), put_later)

@@ -130,7 +130,7 @@ def fields_of(bench: Bench, key: bytes) -> Record | None:
     return record and record._replace(volume=0, offset=0)
 
 
-def test_each_record_has_its_fate(bench: Bench) -> None:
+def test_reclaim_keeps_or_drops_each_record_by_its_state(bench: Bench) -> None:
     """By hits, size and expiry, or if it was purged, damaged, replaced or deleted."""
     damaged = [b"damaged %d" % number for number in range(5)]
     once = [*USED[:3], b"purged", b"replaced", b"deleted", *damaged]
@@ -179,7 +179,7 @@ def test_each_record_has_its_fate(bench: Bench) -> None:
     assert {key: fields_of(bench, key) for key in kept} == before
 
 
-def test_what_probation_has_dropped_goes_to_main_when_it_is_put_again(
+def test_put_again_after_probation_dropped_it_goes_to_main(
     bench: Bench,
 ) -> None:
     """Its key is in the ghost, once; that of a copy is not. Some are, or not, by chance."""
@@ -199,7 +199,7 @@ def test_what_probation_has_dropped_goes_to_main_when_it_is_put_again(
         assert sum(bench.place(key)[0] == "main" for key in keys) >= least
 
 
-def test_copies_cost_tokens(tmp_path: Path) -> None:
+def test_reclaim_without_tokens_for_reads_copies_less(tmp_path: Path) -> None:
     """Without those for reads, 0.3 bytes are copied for each one that is put."""
     bench = Bench(tmp_path, reinsert_reads=0.0)
     keys = [b"often %d" % number for number in range(1200)]
@@ -216,7 +216,7 @@ def test_copies_cost_tokens(tmp_path: Path) -> None:
     bench.store.close()
 
 
-def test_three_refused_reads_end_copying(bench: Bench) -> None:
+def test_reclaim_with_three_refused_reads_ends_copying(bench: Bench) -> None:
     """Each is counted; with two, the next records are still copied."""
     for key in USED:
         bench.put(key)
@@ -234,7 +234,7 @@ def test_three_refused_reads_end_copying(bench: Bench) -> None:
     assert bench.store.stats.read_errors == 3
 
 
-def test_a_refused_write_ends_copying(bench: Bench) -> None:
+def test_reclaim_with_a_refused_write_ends_copying(bench: Bench) -> None:
     """It is counted once; the puts succeed, and what was copied before is there."""
     for key in USED:
         bench.put(key)
@@ -249,7 +249,7 @@ def test_a_refused_write_ends_copying(bench: Bench) -> None:
     assert [bench.store.peek(key) for key in USED[2:]] == [None] * 4
 
 
-def test_many_damaged_records_end_copying(
+def test_reclaim_with_many_damaged_records_ends_copying(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are read in vain."""

@@ -30,7 +30,7 @@ from volcache.store.replay import expected_keys
 from volcache.store.volume_check import Counts
 
 
-def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
+def test_start_with_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
     """The index file, or else the first record, has the generation."""
     store = open_store(tmp_path)
     keys = fill_volume(store)
@@ -47,7 +47,9 @@ def test_a_damaged_volume_header_loses_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_time_near_its_bound_does_not_move_the_clock(tmp_path: Path) -> None:
+def test_start_with_a_time_near_its_bound_does_not_move_the_clock(
+    tmp_path: Path,
+) -> None:
     """What is stored then would be out of bounds, and lost at the next start."""
     open_store(tmp_path).close()
     meta = tmp_path / "META.txt"
@@ -63,7 +65,7 @@ def test_a_time_near_its_bound_does_not_move_the_clock(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_segment_behind_the_end_of_its_volume_is_no_damage_of_the_manifest() -> None:
+def test_decode_manifest_with_a_segment_behind_the_end_succeeds() -> None:
     """A power loss has taken its records, and more."""
     lost = ListedVolume(
         VolumeUse(0, 1, Ring.MAIN, 5), "sealed", 100, None, (Segment(200, 6),)
@@ -73,7 +75,7 @@ def test_a_segment_behind_the_end_of_its_volume_is_no_damage_of_the_manifest() -
     assert decode_manifest(encode_manifest(manifest)) == manifest
 
 
-def test_expected_keys_are_those_that_were_put_also_if_deleted(tmp_path: Path) -> None:
+def test_expected_keys_with_deletions_are_those_that_were_put(tmp_path: Path) -> None:
     """Each deletion has a line and a checkpoint, but no entry in memory of its own."""
     store = open_store(tmp_path, volume_size=2**20)
     for number in range(400):
@@ -87,7 +89,7 @@ def test_expected_keys_are_those_that_were_put_also_if_deleted(tmp_path: Path) -
 # --- Records without an index entry, found by a scan --------------------------------
 
 
-def test_a_record_whose_value_cannot_be_read_supersedes_an_older_one(
+def test_start_with_an_unreadable_value_supersedes_the_older_one(
     tmp_path: Path,
 ) -> None:
     """Its header has the key; the value is there when the disk works again."""
@@ -105,7 +107,7 @@ def test_a_record_whose_value_cannot_be_read_supersedes_an_older_one(
     store.close()
 
 
-def test_an_unreadable_header_behind_the_last_entry_refuses_the_start(
+def test_start_with_an_unreadable_header_behind_the_entries_is_refused(
     tmp_path: Path,
 ) -> None:
     """Records may be there, so older values are not served; nothing is overwritten."""
@@ -127,7 +129,7 @@ def test_an_unreadable_header_behind_the_last_entry_refuses_the_start(
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
-def test_an_unreadable_sector_without_records_does_not_prevent_a_start(
+def test_start_with_an_unreadable_sector_without_records_succeeds(
     tmp_path: Path, *, is_stopped: bool
 ) -> None:
     """Behind the last record, nothing can be lost."""
@@ -143,34 +145,25 @@ def test_an_unreadable_sector_without_records_does_not_prevent_a_start(
     store.close()
 
 
-def test_damage_in_the_middle_is_skipped_and_counted(tmp_path: Path) -> None:
-    """Records after it are found; the damaged key is a miss, not its old value."""
-    store = open_store(tmp_path)
-    store.put(b"k", b"old")
-    damaged = store.put(b"k", b"new")
-    store.put(b"behind", b"v")
-    kill(store)
-    overwrite(tmp_path / "data" / "0", damaged.offset + damaged.size - 1, b"X")
-    store = open_store(tmp_path)
-
-    assert value_of(store.get(b"behind")) == b"v"
-    assert store.get(b"k") is None
-    assert store.recovery.damaged == 1
-    store.close()
-
-
-@pytest.mark.parametrize(("sync_mode", "found"), [("none", b"old"), ("always", None)])
-def test_damage_after_a_power_loss_hides_the_older_value_only_if_it_was_synced(
-    tmp_path: Path, sync_mode: str, found: bytes | None
+@pytest.mark.parametrize(
+    ("boots", "sync_mode", "found"),
+    [(0, "none", None), (1, "none", b"old"), (1, "always", None)],
+)
+def test_start_with_damage_in_the_middle_hides_the_older_value_if_it_was_synced(
+    tmp_path: Path, boots: int, sync_mode: str, found: bytes | None
 ) -> None:
-    """The records behind it say so; an unsynced one may never have been acknowledged."""
+    """
+    Or if no power was lost; the records behind it are found, and say so.
+
+    An unsynced one may never have been acknowledged.
+    """
     fs = BootedFileSystem()
     store = open_store(tmp_path, fs=fs, sync_mode=sync_mode)
     store.put(b"k", b"old")
     damaged = store.put(b"k", b"new" * 9)
     store.put(b"behind", b"v")
     kill(store)
-    fs.boots += 1
+    fs.boots += boots
     overwrite(tmp_path / "data" / "0", damaged.offset + damaged.size - 9, bytes(9))
     counts = Counts()
     with OfflineStore.inspect(ReadOnlyFileSystem(), str(tmp_path)) as offline:
@@ -180,12 +173,12 @@ def test_damage_after_a_power_loss_hides_the_older_value_only_if_it_was_synced(
     assert value_of(store.get(b"k")) == found
     assert value_of(store.get(b"behind")) == b"v"
     assert (store.recovery.damaged, store.recovery.unknown) == (1, 0)
-    assert counts.keys == (1 if found is None else 2)
+    assert counts.keys == (1 if sync_mode == "always" else 2)
     store.close()
 
 
 @pytest.mark.parametrize("is_power_lost", [False, True])
-def test_a_lost_header_in_the_middle_drops_what_may_be_outdated(
+def test_start_with_a_lost_header_in_the_middle_drops_the_volume(
     tmp_path: Path, *, is_power_lost: bool
 ) -> None:
     """It is not known which key it had. After a power loss it may not have been synced."""
@@ -209,7 +202,9 @@ def test_a_lost_header_in_the_middle_drops_what_may_be_outdated(
     store.close()
 
 
-def test_a_copy_of_a_record_inside_a_value_is_ignored(tmp_path: Path) -> None:
+def test_start_with_a_copy_of_a_record_inside_a_value_ignores_it(
+    tmp_path: Path,
+) -> None:
     """Also if the record that contains it is lost by a power loss."""
     fs = BootedFileSystem()
     store = open_store(tmp_path, fs=fs)

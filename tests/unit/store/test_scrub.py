@@ -72,7 +72,7 @@ def scrubbed(tmp_path: Path) -> Iterator[Scrubbed]:
     made.store.close()
 
 
-def test_an_intact_store_has_no_findings(
+def test_scrub_of_an_intact_store_finds_nothing(
     scrubbed: Scrubbed, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All volumes but the active one are read."""
@@ -85,7 +85,7 @@ def test_an_intact_store_has_no_findings(
     assert "scrub.completed volumes=3" in caplog.text
 
 
-def test_a_damaged_record_is_named(
+def test_scrub_of_a_damaged_record_names_it(
     scrubbed: Scrubbed, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With its file, offset and key; it is a miss, as before."""
@@ -104,7 +104,7 @@ def test_a_damaged_record_is_named(
     assert scrubbed.store.stats.damaged_records == 1
 
 
-def test_a_damaged_missing_or_unreadable_index_file_is_found(
+def test_scrub_of_a_damaged_or_missing_index_file_names_it(
     scrubbed: Scrubbed, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its records are then found by a scan, and are no findings; the pass goes on."""
@@ -121,7 +121,7 @@ def test_a_damaged_missing_or_unreadable_index_file_is_found(
         assert "scrub.damaged file=index/1 " in caplog.text
 
 
-def test_the_volume_being_written_is_not_read(scrubbed: Scrubbed) -> None:
+def test_scrub_does_not_read_the_volume_being_written(scrubbed: Scrubbed) -> None:
     """Its last record may be incomplete at any moment."""
     active = next(k for k, r in scrubbed.placed.items() if r.volume == 3)
     scrubbed.flip(active)
@@ -147,7 +147,7 @@ class FailingDisk(UnsyncedFileSystem):
         return os.pread(fd, length, offset)
 
 
-def test_a_bad_sector_is_found(
+def test_scrub_of_a_bad_sector_names_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With its offset. A read of the record decides whether it is lost."""
@@ -162,7 +162,7 @@ def test_a_bad_sector_is_found(
     made.store.close()
 
 
-def test_a_volume_that_is_reclaimed_while_it_is_read_is_no_finding(
+def test_scrub_of_a_volume_that_is_reclaimed_finds_nothing(
     tmp_path: Path,
 ) -> None:
     """Its file then has the records of another use."""
@@ -182,7 +182,7 @@ def test_a_volume_that_is_reclaimed_while_it_is_read_is_no_finding(
     made.store.close()
 
 
-def test_an_empty_store_has_nothing_to_verify(tmp_path: Path) -> None:
+def test_scrub_of_an_empty_store_verifies_nothing(tmp_path: Path) -> None:
     """The thread waits, and stops at once."""
     store = open_store(tmp_path)
     store.scrub(FAST).stop()
@@ -190,7 +190,7 @@ def test_an_empty_store_has_nothing_to_verify(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_next_pass_begins_a_period_after_the_last(scrubbed: Scrubbed) -> None:
+def test_scrub_waits_a_period_before_the_next_pass(scrubbed: Scrubbed) -> None:
     """And the wait for it ends with the scrub."""
     scrub = scrubbed.store.scrub(FAST, period=3600)
     wait_until(lambda: scrubbed.stats.passes, "a pass")
@@ -198,7 +198,7 @@ def test_the_next_pass_begins_a_period_after_the_last(scrubbed: Scrubbed) -> Non
     assert scrubbed.stats.passes == 1
 
 
-def test_a_slow_scrub_stops_at_once(scrubbed: Scrubbed) -> None:
+def test_scrub_at_a_low_rate_stops_at_once(scrubbed: Scrubbed) -> None:
     """At one byte per second a piece would take days."""
     scrub = scrubbed.store.scrub(1)
     wait_until(lambda: scrubbed.stats.bytes, "the first piece")
@@ -206,7 +206,7 @@ def test_a_slow_scrub_stops_at_once(scrubbed: Scrubbed) -> None:
     assert scrubbed.stats.passes == 0
 
 
-def test_the_pace_is_the_rate() -> None:
+def test_pace_over_many_pieces_is_the_rate() -> None:
     """Over many pieces, whatever a read takes; lost time is not caught up."""
     now = 100.0
 
@@ -229,7 +229,7 @@ def test_the_pace_is_the_rate() -> None:
 
 
 @pytest.mark.parametrize("is_in_memory", [False, True])
-def test_an_uncached_read_returns_what_a_read_returns(
+def test_uncached_read_returns_what_a_read_returns(
     tmp_path: Path, *, is_in_memory: bool
 ) -> None:
     """At any offset, and at the end; also of a file that allows no direct reads."""

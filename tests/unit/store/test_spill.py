@@ -37,7 +37,7 @@ def refuse(**_: object) -> None:
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_index_files_are_rebuilt_from_what_was_spilled(
+def test_start_without_index_files_rebuilds_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
 ) -> None:
     """Or from memory if the disk does not take it; in several blocks, and complete."""
@@ -84,7 +84,7 @@ class RefusingIndexDisk(UnsyncedFileSystem):
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 2, 3])
-def test_a_block_that_is_refused_leaves_no_gap(
+def test_start_with_a_refused_index_block_leaves_no_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int
 ) -> None:
     """What follows it is not written either: the next start scans it."""
@@ -111,7 +111,7 @@ def test_a_block_that_is_refused_leaves_no_gap(
 
 @pytest.mark.slow
 @pytest.mark.skipif("ASAN_OPTIONS" in os.environ, reason="sanitizers need memory")
-def test_a_start_without_index_files_needs_no_memory_for_entries(
+def test_start_without_index_files_needs_no_memory_for_entries(
     tmp_path: Path,
 ) -> None:
     """Only for the index, as one with index files, and a fixed amount."""

@@ -20,7 +20,7 @@ from support.tables import each_row
 from volcache.store.stats import ErrorKind, StoreStats
 
 
-def test_each_rotation_and_each_sync_is_timed(tmp_path: Path) -> None:
+def test_rotation_and_sync_are_timed(tmp_path: Path) -> None:
     """One duration each; a flush is a rotation."""
     store = open_store(tmp_path)
     fill_volume(store)
@@ -37,7 +37,7 @@ def test_each_rotation_and_each_sync_is_timed(tmp_path: Path) -> None:
     assert store.stats.syncs.count == 2
 
 
-def test_failed_writes_of_index_files_are_counted(
+def test_refused_writes_of_index_files_are_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """In a rotation and at a start, once for each volume; no value is lost."""
@@ -74,7 +74,7 @@ def test_failed_writes_of_index_files_are_counted(
         ("damaged", lambda stats, error: stats.count_reclaim_damage(error)),
     ],
 )
-def test_last_error_of_each_kind_is_kept(
+def test_count_error_keeps_the_last_of_its_kind(
     kind: ErrorKind, count: Callable[[StoreStats, Exception], None]
 ) -> None:
     """Its time and its text, on one line of limited length; not those before it."""

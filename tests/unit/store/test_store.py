@@ -37,7 +37,7 @@ from volcache.store.index_format import (
 ROOM = VOLUME_SIZE - VOLUME_HEADER_BYTES - RECORD_OVERHEAD_BYTES - 1
 
 
-def test_a_value_larger_than_a_volume_is_refused_with_both_sizes(
+def test_put_value_larger_than_a_volume_is_refused_with_both_sizes(
     tmp_path: Path,
 ) -> None:
     """The error has the size and the limit; nothing changes."""
@@ -53,7 +53,7 @@ def test_a_value_larger_than_a_volume_is_refused_with_both_sizes(
 
 
 @pytest.mark.parametrize("length", [5, 1 << 20])
-def test_a_damaged_record_is_a_miss_and_leaves_the_index(
+def test_get_damaged_record_is_a_miss_and_leaves_the_index(
     tmp_path: Path, length: int
 ) -> None:
     """A bit of its header, its key or its value is wrong, or the file ends in it."""
@@ -75,7 +75,7 @@ def test_a_damaged_record_is_a_miss_and_leaves_the_index(
     store.close()
 
 
-def test_a_store_on_a_full_disk_opens() -> None:
+def test_open_on_a_full_disk_serves_reads() -> None:
     """Reads are served; puts and flushes are refused until there is disk space."""
     fs = SimulatedFileSystem()
     store = open_store(MOUNT_POINT, fs=fs)
@@ -98,7 +98,7 @@ def test_a_store_on_a_full_disk_opens() -> None:
     assert store.get(b"k") is None
 
 
-def test_a_large_value_is_in_memory_once_while_it_is_read(tmp_path: Path) -> None:
+def test_get_large_value_has_it_in_memory_once(tmp_path: Path) -> None:
     """The value is not copied."""
     value = os.urandom(8 << 20)
     store = open_store(tmp_path, volume_size=1 << 24)
@@ -116,7 +116,7 @@ def test_a_large_value_is_in_memory_once_while_it_is_read(tmp_path: Path) -> Non
     store.close()
 
 
-def test_a_copy_is_valid_while_the_index_has_its_record(tmp_path: Path) -> None:
+def test_validate_copy_succeeds_while_the_index_has_its_record(tmp_path: Path) -> None:
     """Not after an overwrite, a delete or its expiry, but after it was reclaimed."""
     clock = FakeClock()
     store = open_store(tmp_path, clock=clock)
@@ -145,7 +145,7 @@ def test_a_copy_is_valid_while_the_index_has_its_record(tmp_path: Path) -> None:
     store.close()
 
 
-def test_rotations_leak_no_descriptors_in_any_sync_mode() -> None:
+def test_rotation_in_any_sync_mode_leaks_no_descriptors() -> None:
     """Index files of sealed volumes are closed in every mode."""
     for sync_mode in ("none", "periodic", "always"):
         fs = SimulatedFileSystem()
@@ -175,7 +175,7 @@ def rewrite_index(directory: Path, change: Callable[[bytes, int, int], Entry]) -
     rewrite(directory / "index" / "0", change_lines)
 
 
-def test_a_position_of_another_key_is_an_ordinary_miss(tmp_path: Path) -> None:
+def test_get_position_of_another_key_is_an_ordinary_miss(tmp_path: Path) -> None:
     """Fingerprints can collide: nothing is damaged or deleted, and the other key stays."""
     store = open_store(tmp_path)
     other = store.put(b"other", b"value")
@@ -195,7 +195,9 @@ def test_a_position_of_another_key_is_an_ordinary_miss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [10, 5000])
-def test_the_size_in_the_index_is_a_hint(tmp_path: Path, length: int) -> None:
+def test_get_with_a_wrong_size_in_the_index_succeeds(
+    tmp_path: Path, length: int
+) -> None:
     """A wrong one costs a second read, never a wrong or missing value."""
     for hint in (65, 70, 100, 3000, 9000):
         directory = tmp_path / str(hint)
@@ -217,7 +219,7 @@ def test_the_size_in_the_index_is_a_hint(tmp_path: Path, length: int) -> None:
         store.close()
 
 
-def test_a_delete_is_not_counted_as_a_read(tmp_path: Path) -> None:
+def test_delete_is_not_counted_as_a_read(tmp_path: Path) -> None:
     """Counters of reads and misses are those of gets and stats."""
     clock = FakeClock()
     store = open_store(tmp_path, clock=clock)

@@ -53,7 +53,7 @@ def overwrite(store: Store) -> None:
 
 @pytest.mark.parametrize("method", ["get", "stat"])
 @pytest.mark.parametrize("is_left_to_python", [False, True])
-def test_record_that_is_overwritten_while_it_is_read_is_looked_up_again(
+def test_get_record_overwritten_meanwhile_looks_it_up_again(
     tmp_path: Path, method: str, *, is_left_to_python: bool
 ) -> None:
     """It is not damaged, and the key has a value."""
@@ -73,7 +73,7 @@ def test_record_that_is_overwritten_while_it_is_read_is_looked_up_again(
     store.close()
 
 
-def test_record_whose_volume_is_dropped_after_the_look_up_is_looked_up_again(
+def test_stat_record_whose_volume_is_dropped_looks_it_up_again(
     tmp_path: Path,
 ) -> None:
     """Its position is of a volume that there is no longer."""
@@ -94,7 +94,7 @@ def test_record_whose_volume_is_dropped_after_the_look_up_is_looked_up_again(
     store.close()
 
 
-def test_rotation_while_a_copy_is_validated_is_no_error(
+def test_validate_copy_during_a_rotation_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table of volumes changes while it is looked through."""
@@ -132,7 +132,7 @@ class Started(int):
         return True
 
 
-def test_duration_added_while_others_are_summed_is_no_error() -> None:
+def test_histogram_since_with_a_duration_added_meanwhile_succeeds() -> None:
     """It may or may not be part of the sum."""
     histogram = Histogram()
     started = Started(1)
@@ -141,7 +141,7 @@ def test_duration_added_while_others_are_summed_is_no_error() -> None:
     assert histogram.since(0) == 12
 
 
-def test_answer_of_a_new_kind_while_others_are_counted_is_no_error() -> None:
+def test_request_counts_with_a_new_kind_meanwhile_succeed() -> None:
     """It may or may not be counted."""
     stats = RequestStats()
 
@@ -159,7 +159,7 @@ def test_answer_of_a_new_kind_while_others_are_counted_is_no_error() -> None:
     assert stats.gets == 2
 
 
-def test_lock_belongs_to_a_thread_until_it_has_left_as_often_as_entered(
+def test_lock_entered_twice_belongs_to_the_thread_until_left_twice(
     tmp_path: Path,
 ) -> None:
     """Another thread waits; the owner is told apart from it."""
@@ -186,7 +186,7 @@ def test_lock_belongs_to_a_thread_until_it_has_left_as_often_as_entered(
     store.close()
 
 
-def test_signal_handler_ends_the_waiting_for_the_lock(tmp_path: Path) -> None:
+def test_lock_with_a_signal_meanwhile_stops_waiting(tmp_path: Path) -> None:
     """As that of Ctrl-C does; the lock then is not acquired."""
     store = open_store(tmp_path)
     is_blocked, is_over = Event(), Event()

@@ -33,7 +33,7 @@ def touch(store: Store, key: bytes, expires_ms: int) -> Record:
 
 
 @pytest.mark.parametrize("length", [0, 300, 20_000, 1_100_000])
-def test_touched_record_differs_in_its_expiry_only(tmp_path: Path, length: int) -> None:
+def test_touch_changes_the_expiry_only(tmp_path: Path, length: int) -> None:
     """And is found by get and stat; the next put is a newer version."""
     store = open_store(tmp_path, volume_size=4 << 20, clock=FakeClock())
     put = store.put(b"k", b"v" * length, **FIELDS)
@@ -48,7 +48,7 @@ def test_touched_record_differs_in_its_expiry_only(tmp_path: Path, length: int) 
     store.close()
 
 
-def test_record_without_its_value_is_refused(tmp_path: Path) -> None:
+def test_touch_record_without_its_value_is_refused(tmp_path: Path) -> None:
     """Such as that of `stat`; nothing has changed."""
     store = open_store(tmp_path)
     put = store.put(b"k", b"value")
@@ -58,7 +58,7 @@ def test_record_without_its_value_is_refused(tmp_path: Path) -> None:
     store.close()
 
 
-def test_damaged_touched_record_is_not_replaced_by_the_one_before(
+def test_start_with_a_damaged_touched_record_is_a_miss(
     tmp_path: Path,
 ) -> None:
     """The value before is the same, but it expires at another time."""

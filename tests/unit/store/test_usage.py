@@ -23,7 +23,7 @@ from volcache.store.format import VOLUME_HEADER_BYTES
 from volcache.store.stats import EvictionUsage
 
 
-def test_the_start_time_of_a_volume_survives_a_restart(tmp_path: Path) -> None:
+def test_usage_after_a_restart_has_the_start_times_of_volumes(tmp_path: Path) -> None:
     """It is in the header: of a volume without one, it is unknown."""
     clock = FakeClock()
     first = clock.now_ms
@@ -44,7 +44,7 @@ def test_the_start_time_of_a_volume_survives_a_restart(tmp_path: Path) -> None:
     store.close()
 
 
-def test_usage_works_if_the_disk_does_not_answer(
+def test_usage_with_a_disk_that_does_not_answer_succeeds(
     tmp_path: Path,
 ) -> None:
     """Without the length of the file, its size is what was written."""
@@ -67,7 +67,7 @@ def test_usage_works_if_the_disk_does_not_answer(
     store.close()
 
 
-def test_gain_is_known_when_as_much_as_the_capacity_was_put(tmp_path: Path) -> None:
+def test_usage_after_puts_of_the_capacity_has_the_gain(tmp_path: Path) -> None:
     """It is that since then: what was counted before is not part of it."""
     clock = FakeClock()
     options: dict[str, Any] = {"volume_num": 16, "clock": clock}
@@ -105,7 +105,7 @@ def test_gain_is_known_when_as_much_as_the_capacity_was_put(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_copy", [False, True])
-def test_record_that_is_read_all_the_time_is_an_older_hit_once_per_turn(
+def test_get_all_the_time_is_an_older_hit_once_per_turn(
     tmp_path: Path, *, is_copy: bool
 ) -> None:
     """A single ring would have missed it as often; reads from memcached count, too."""
@@ -129,7 +129,7 @@ def test_record_that_is_read_all_the_time_is_an_older_hit_once_per_turn(
 
 
 @pytest.mark.parametrize("eviction", ["fifo", "frequency"])
-def test_next_volume_is_the_one_that_is_reclaimed(
+def test_usage_names_the_volume_that_is_reclaimed_next(
     tmp_path: Path, eviction: Eviction
 ) -> None:
     """None while there are only active volumes."""

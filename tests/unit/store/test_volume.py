@@ -26,7 +26,7 @@ class RecordingFileSystem(OsFileSystem):
         return written
 
 
-def test_index_entries_are_written_in_batches(tmp_path: Path) -> None:
+def test_put_writes_index_entries_in_batches(tmp_path: Path) -> None:
     """So that a put is one write; the progress in LOCK is written with them."""
     fs = RecordingFileSystem()
     store = open_store(tmp_path, volume_size=1 << 20, fs=fs)
@@ -39,7 +39,7 @@ def test_index_entries_are_written_in_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "unit"), [("always", 4096), ("none", 2**18)])
-def test_the_first_write_of_a_page_is_a_whole_page(
+def test_put_writes_a_page_first_as_a_whole(
     tmp_path: Path, mode: str, unit: int
 ) -> None:
     """

@@ -156,7 +156,9 @@ def change(how: str, lines: list[bytes], dice: random.Random) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", [*FILES, *LINES])
-def test_the_core_finds_the_same(made: Path, tmp_path: Path, what: str) -> None:
+def test_check_and_repair_with_damage_find_what_python_finds(
+    made: Path, tmp_path: Path, what: str
+) -> None:
     """
     Anomalies, their order, and counts; and repair writes the same.
 
@@ -179,7 +181,7 @@ def test_the_core_finds_the_same(made: Path, tmp_path: Path, what: str) -> None:
                 assert values(copy, **OPTIONS) == expected
 
 
-def test_a_record_longer_than_what_is_read_at_a_time(tmp_path: Path) -> None:
+def test_check_with_records_longer_than_a_piece_finds_all(tmp_path: Path) -> None:
     """Longer than the window of the core, and than a piece that a scan reads."""
     store = open_store(tmp_path, volume_size=2**25)
     for number, length in enumerate([100, 2**19, 2**20 + 1, 9 * 2**20, 100, 2**19 + 7]):
@@ -194,7 +196,7 @@ def test_a_record_longer_than_what_is_read_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_unreadable_sectors(made: Path) -> None:
+def test_check_with_an_unreadable_sector_finds_all_else(made: Path) -> None:
     """What is in them is missing, all else is found."""
     for seed in range(12):
         dice = random.Random(seed)  # noqa: S311 - Seeded, to be repeated.
