@@ -62,13 +62,13 @@ def extents(directory: Path) -> list[Extent]:
     return [Extent(row.volume, row.offset, row.offset + row.size) for row in rows]
 
 
-def flip(path: Path, offset: int, dice: random.Random) -> None:
+def flip(path: Path, offset: int, dice: random.Random | None = None) -> None:
     """Flip one or more bits of a byte."""
     with path.open("r+b") as file:
         file.seek(offset)
         (byte,) = file.read(1)
         file.seek(offset)
-        file.write(bytes([byte ^ dice.randrange(1, 256)]))
+        file.write(bytes([byte ^ (dice.randrange(1, 256) if dice else 0x55)]))
 
 
 def flipped(data: bytes) -> Iterator[bytes]:

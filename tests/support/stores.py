@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 from google_crc32c import value as crc32c
@@ -53,6 +53,30 @@ class UnsyncedFileSystem(OsFileSystem):
 
     def sync_directory(self, path: str) -> None:
         """Do nothing."""
+
+
+class WatchedFileSystem(UnsyncedFileSystem):
+    """A disk with functions that see each read and write before; they may refuse it."""
+
+    def __init__(self) -> None:
+        """Watch nothing yet."""
+        self.before_read: Callable[[int, int, int], object] = lambda *_: None
+        self.before_write: Callable[[int, bytes, int], object] = lambda *_: None
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:
+        """Read."""
+        self.before_read(fd, length, offset)
+        return os.pread(fd, length, offset)
+
+    def pwritev(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:  # type: ignore[override]
+        """Write."""
+        self.before_write(fd, b"".join(buffers), offset)
+        return os.pwritev(fd, buffers, offset)
+
+
+def fail(*_: object) -> NoReturn:
+    """Be a disk that does not work."""
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 class BootedFileSystem(UnsyncedFileSystem):

@@ -21,6 +21,7 @@ from support.simulated import SimulatedFileSystem
 from support.stores import (
     FakeClock,
     UnsyncedFileSystem,
+    WatchedFileSystem,
     fill_volume,
     kill,
     open_fifo,
@@ -212,24 +213,15 @@ def test_read_during_a_flush_does_not_return_what_was_purged(
     tmp_path: Path, size: int
 ) -> None:
     """The record is read, and its purge dropped with its volume, before the check."""
-
-    class FlushingFileSystem(UnsyncedFileSystem):
-        flushes = False
-
-        def pread(self, fd: int, length: int, offset: int) -> bytes:
-            if self.flushes:
-                self.flushes = False
-                store.flush()
-            return super().pread(fd, length, offset)
-
-    fs = FlushingFileSystem()
+    fs, flushes = WatchedFileSystem(), list[bool]()
+    fs.before_read = lambda *_: flushes and flushes.pop() and store.flush()
     store = open_store(tmp_path, volume_size=8 << 20, fs=fs)
     for read in (store.get, store.stat, store.__contains__):
         store.put(b"a/1", bytes(size))
         store.purge(b"a/")
-        fs.flushes = True
+        flushes.append(True)
         assert not read(b"a/1")
-        assert not fs.flushes
+        assert not flushes
     store.close()
 
 

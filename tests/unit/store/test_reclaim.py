@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from support.damage import flip
-from support.stores import FakeClock, UnsyncedFileSystem, open_store
+from support.stores import FakeClock, WatchedFileSystem, fail, open_store
 from volcache.store import Record
 from volcache.store.index import Disposition
 
@@ -21,33 +18,12 @@ VOLUME_NUM: Final = 8
 USED: Final = [b"used %d" % number for number in range(6)]
 
 
-class Disk(UnsyncedFileSystem):
-    """Refuses to read at some offsets, and to write some keys."""
-
-    unreadable: frozenset[int] = frozenset()
-    unwritable = b""
-
-    def pread(self, fd: int, length: int, offset: int) -> bytes:
-        """Read."""
-        if offset in self.unreadable:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return os.pread(fd, length, offset)
-
-    def pwritev(  # type: ignore[override]
-        self, fd: int, buffers: Sequence[bytes], offset: int
-    ) -> int:
-        """Write."""
-        if self.unwritable and self.unwritable in b"".join(buffers):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return os.pwritev(fd, buffers, offset)
-
-
 class Bench:
     """A store with a full ring main, whose first volume of probation is reclaimed."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self.directory = directory
-        self.disk, self.clock = Disk(), FakeClock()
+        self.disk, self.clock = WatchedFileSystem(), FakeClock()
         self.store = open_store(
             directory,
             volume_size=VOLUME_SIZE,
@@ -89,8 +65,7 @@ class Bench:
     def damage(self, key: bytes, at: int) -> None:
         """Change a byte of a record."""
         record = self.placed[key]
-        dice = random.Random(1)  # noqa: S311 - To be repeated.
-        flip(self.directory / "data" / str(record.volume), record.offset + at, dice)
+        flip(self.directory / "data" / str(record.volume), record.offset + at)
 
     def begin(self) -> None:
         """Put values until the reclaim begins."""
@@ -222,7 +197,7 @@ def test_reclaim_with_three_refused_reads_ends_copying(bench: Bench) -> None:
         bench.put(key)
     bench.read(USED)
     bad = [bench.placed[USED[at]].offset for at in (1, 2, 4)]
-    bench.disk.unreadable = frozenset(bad)
+    bench.disk.before_read = lambda _, __, offset: offset in bad and fail()
     bench.begin()
     bench.finish()
 
@@ -239,7 +214,7 @@ def test_reclaim_with_a_refused_write_ends_copying(bench: Bench) -> None:
     for key in USED:
         bench.put(key)
     bench.read(USED)
-    bench.disk.unwritable = USED[2]
+    bench.disk.before_write = lambda _, data, __: USED[2] in data and fail()
     bench.begin()
     bench.finish()
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.damage import flip
-from support.stores import UnsyncedFileSystem, open_fifo, open_store
+from support.stores import WatchedFileSystem, fail, open_fifo, open_store
 from support.waiting import wait_until
 from volcache.store import Store
 from volcache.store.files import UncachedReader
@@ -26,11 +24,11 @@ FAST = 1 << 40
 class Scrubbed:
     """A store with values in all volumes, and the one pass of a scrub over it."""
 
-    def __init__(self, directory: Path, disk: UnsyncedFileSystem | None = None) -> None:
+    def __init__(self, directory: Path) -> None:
         """Fill three volumes; the fourth is being written."""
-        self.directory = directory
+        self.directory, self.disk = directory, WatchedFileSystem()
         self.store: Store = open_fifo(
-            directory, volume_size=1 << 20, volume_num=4, fs=disk
+            directory, volume_size=1 << 20, volume_num=4, fs=self.disk
         )
         self.placed = {}
         for number in range(110):
@@ -46,12 +44,7 @@ class Scrubbed:
     def flip(self, key: bytes, at: int = 1000) -> None:
         """Change a byte of a record on the disk."""
         record = self.placed[key]
-        self.flip_in(f"data/{record.volume}", record.offset + at)
-
-    def flip_in(self, name: str, offset: int) -> None:
-        """Change a byte of a file."""
-        dice = random.Random(1)  # noqa: S311 - To be repeated.
-        flip(self.directory / name, offset, dice)
+        flip(self.directory / "data" / str(record.volume), record.offset + at)
 
     def run(self, passes: int = 1) -> dict[str, int]:
         """Scrub until as many passes are complete; return the findings of one."""
@@ -110,7 +103,7 @@ def test_scrub_of_a_damaged_or_missing_index_file_names_it(
     """Its records are then found by a scan, and are no findings; the pass goes on."""
     path = scrubbed.directory / "index" / "1"
     damages: list[Callable[[], None]] = [
-        lambda: scrubbed.flip_in("index/1", 200),
+        lambda: flip(path, 200),
         path.unlink,
         path.mkdir,
     ]
@@ -128,58 +121,38 @@ def test_scrub_does_not_read_the_volume_being_written(scrubbed: Scrubbed) -> Non
     assert scrubbed.run() == {}
 
 
-class FailingDisk(UnsyncedFileSystem):
-    """A disk with a bad sector, or on which something happens during a read."""
-
-    bad: range = range(0)
-    bad_id = 0
-    happens = staticmethod(lambda: None)
-
-    def pread(self, fd: int, length: int, offset: int) -> bytes:
-        """Read."""
-        path = str(Path(f"/proc/self/fd/{fd}").readlink())
-        if threading.current_thread().name == "scrub" and "/data/" in path:
-            self.happens()
-            if path.endswith(f"/{self.bad_id}") and (
-                offset < self.bad.stop and self.bad.start < offset + length
-            ):
-                raise OSError(errno.EIO, "bad sector")
-        return os.pread(fd, length, offset)
-
-
 def test_scrub_of_a_bad_sector_names_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    scrubbed: Scrubbed, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With its offset. A read of the record decides whether it is lost."""
-    disk = FailingDisk()
-    made = Scrubbed(tmp_path, disk)
-    record = made.placed[b"key 50"]
+    record = scrubbed.placed[b"key 50"]
     start = (record.offset + 9000) // 4096 * 4096
-    disk.bad, disk.bad_id = range(start, start + 4096), record.volume
-    assert set(made.run()) == {"file"}
+    end = f"/data/{record.volume}"
+
+    def before_read(fd: int, length: int, offset: int) -> None:
+        is_bad = offset < start + 4096 and start < offset + length
+        if is_bad and str(Path(f"/proc/self/fd/{fd}").readlink()).endswith(end):
+            fail()
+
+    scrubbed.disk.before_read = before_read
+    assert set(scrubbed.run()) == {"file"}
     assert f"offset={start} what='1 sector cannot be read'" in caplog.text
-    assert made.store.is_ready()
-    made.store.close()
+    assert scrubbed.store.is_ready()
 
 
-def test_scrub_of_a_volume_that_is_reclaimed_finds_nothing(
-    tmp_path: Path,
-) -> None:
+def test_scrub_of_a_volume_that_is_reclaimed_finds_nothing(scrubbed: Scrubbed) -> None:
     """Its file then has the records of another use."""
-    disk = FailingDisk()
-    made = Scrubbed(tmp_path, disk)
     flushed = threading.Event()
 
-    def flush_and_fill() -> None:
-        if not flushed.is_set():
+    def flush_and_fill(*_: object) -> None:
+        if threading.current_thread().name == "scrub" and not flushed.is_set():
             flushed.set()
             for number in range(200):
-                made.store.put(b"new %d" % number, os.urandom(30_000))
+                scrubbed.store.put(b"new %d" % number, os.urandom(30_000))
 
-    disk.happens = flush_and_fill
-    assert made.run(passes=2) == {}
+    scrubbed.disk.before_read = flush_and_fill
+    assert scrubbed.run(passes=2) == {}
     assert flushed.is_set()
-    made.store.close()
 
 
 def test_scrub_of_an_empty_store_verifies_nothing(tmp_path: Path) -> None:

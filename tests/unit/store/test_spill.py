@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from bench.extra.boot import Job, in_new_process
-from support.stores import UnsyncedFileSystem, kill, open_store, value_of
+from support.stores import WatchedFileSystem, fail, kill, open_store, value_of
 from volcache.store import spill
 
 KIB: Final = 1 << 10
@@ -31,11 +30,6 @@ def read_index(mount_point: Path) -> dict[str, list[bytes]]:
     }
 
 
-def refuse(**_: object) -> None:
-    """Be a disk without space."""
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_start_without_index_files_rebuilds_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
@@ -43,7 +37,7 @@ def test_start_without_index_files_rebuilds_them(
     """Or from memory if the disk does not take it; in several blocks, and complete."""
     monkeypatch.setattr(spill, "_SPILLED_BYTES", 1000)
     if is_refused:
-        monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+        monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: fail())
     sizes = {"volume_size": 2048 * KIB, "volume_num": 8}
     store = open_store(str(tmp_path), **sizes)
     for number in range(6000):
@@ -67,22 +61,6 @@ def test_start_without_index_files_rebuilds_them(
             store.close()
 
 
-class RefusingIndexDisk(UnsyncedFileSystem):
-    """A disk that refuses to write to index files after some writes."""
-
-    def __init__(self, allowed: int) -> None:
-        """Allow a number of writes."""
-        self._left = allowed
-
-    def pwritev(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:  # type: ignore[override]
-        """Write, or refuse."""
-        if "/index/" in str(Path(f"/proc/self/fd/{fd}").readlink()):
-            self._left -= 1
-            if self._left < 0:
-                raise OSError(errno.EIO, "Input/output error")
-        return os.pwritev(fd, buffers, offset)
-
-
 @pytest.mark.parametrize("allowed", [0, 1, 2, 3])
 def test_start_with_a_refused_index_block_leaves_no_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int
@@ -95,7 +73,16 @@ def test_start_with_a_refused_index_block_leaves_no_gap(
         store.put(b"key %d" % (number % 9000), b"%d" % number + bytes(500))
     store.close()
     shutil.rmtree(tmp_path / "index")
-    store = open_store(str(tmp_path), **sizes, fs=RefusingIndexDisk(allowed))
+    fs, writes = WatchedFileSystem(), count()
+
+    def before_write(fd: int, *_: object) -> None:
+        """Refuse to write to index files after some writes."""
+        is_index = "/index/" in str(Path(f"/proc/self/fd/{fd}").readlink())
+        if is_index and next(writes) >= allowed:
+            fail()
+
+    fs.before_write = before_write
+    store = open_store(str(tmp_path), **sizes, fs=fs)
     assert store.stats.index_errors
     store.put(b"key 1", b"new")
     kill(store)

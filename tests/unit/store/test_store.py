@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -65,7 +64,7 @@ def test_get_damaged_record_is_a_miss_and_leaves_the_index(
         if place is None:
             os.truncate(path, record.offset + record.size - 2)
         else:
-            flip(path, at, random.Random(1))  # noqa: S311 - To be repeated.
+            flip(path, at)
         damaged = store.stats.damaged_records
         read = store.stat if place is not None and 0 <= place < 62 else store.get
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from support.stores import (
     VOLUME_SIZE,
     FakeClock,
     UnsyncedFileSystem,
+    fail,
     fill_volume,
     open_store,
     reopen,
@@ -45,25 +45,16 @@ def test_usage_after_a_restart_has_the_start_times_of_volumes(tmp_path: Path) ->
 
 
 def test_usage_with_a_disk_that_does_not_answer_succeeds(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the length of the file, its size is what was written."""
-
-    class Silent(UnsyncedFileSystem):
-        is_silent = False
-
-        def stat(self, file: int | str) -> os.stat_result:  # type: ignore[override]
-            if self.is_silent:
-                raise OSError
-            return super().stat(file)
-
-    fs = Silent()
+    fs = UnsyncedFileSystem()
     store = open_store(tmp_path, fs=fs)
     store.put(b"k", b"v")
-    fs.is_silent = True
+    monkeypatch.setattr(fs, "stat", fail)
     volume = store.usage().volumes[0]
     assert volume.size == volume.used == store.usage().active_end
-    fs.is_silent = False
+    monkeypatch.undo()
     store.close()
 
 

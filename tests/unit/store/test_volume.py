@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.stores import open_store
-from volcache.store.files import OsFileSystem
+from support.stores import WatchedFileSystem, open_store
 
 
-class RecordingFileSystem(OsFileSystem):
-    """A disk that records offset and length of each write."""
-
-    def __init__(self) -> None:
-        """Have no writes yet."""
-        self.writes: list[tuple[int, int]] = []
-
-    def pwritev(self, fd: int, buffers: Any, offset: int) -> int:  # type: ignore[override]
-        """Write."""
-        written = os.pwritev(fd, buffers, offset)
-        self.writes.append((offset, written))
-        return written
+def recorded() -> tuple[WatchedFileSystem, list[tuple[int, int]]]:
+    """Return a disk, and offset and length of each write to it."""
+    fs, writes = WatchedFileSystem(), list[tuple[int, int]]()
+    fs.before_write = lambda _, data, offset: writes.append((offset, len(data)))
+    return fs, writes
 
 
 def test_put_writes_index_entries_in_batches(tmp_path: Path) -> None:
     """So that a put is one write; the progress in LOCK is written with them."""
-    fs = RecordingFileSystem()
+    fs, writes = recorded()
     store = open_store(tmp_path, volume_size=1 << 20, fs=fs)
-    fs.writes.clear()
+    writes.clear()
     for number in range(1024):
         store.put(b"%d" % number, b"v")
 
-    assert len(fs.writes) == 1024 + 2 * 2
+    assert len(writes) == 1024 + 2 * 2
     store.close()
 
 
@@ -47,10 +37,9 @@ def test_put_writes_a_page_first_as_a_whole(
 
     Without syncs, many pages are written at a time.
     """
-    size, fs = 10 * unit + 1000, RecordingFileSystem()
+    size, (fs, writes) = 10 * unit + 1000, recorded()
     store = open_store(tmp_path, volume_size=size, fs=fs, sync_mode=mode)
     store.put(b"first", b"")
-    writes = fs.writes
     writes.clear()
     while store.stats.rotations == 0:
         store.put(b"%d" % len(writes), bytes(1 + len(writes) * 97 % (unit + 1000)))
