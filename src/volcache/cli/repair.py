@@ -28,7 +28,6 @@ from volcache.store.format import VOLUME_ID_MAX, Ring
 from volcache.store.index import Found
 from volcache.store.index_format import (
     close_block,
-    decode_entries,
     encode_entries,
     encode_index_header,
     encode_segments,
@@ -157,32 +156,31 @@ class _Repair:
         path = self._directory.index_path(volume.id)
         before = self._directory.read_index_file(volume.id)
         wrong = self._count_wrong_lines(volume)
-        entries, kept = decode_entries(volume.lines), contents.found.file_end
-        if wrong:
-            entries, kept = self._entries(volume) + entries, 0
+        added, lines, kept = volume.pending, volume.lines, contents.found.file_end
         data, checksum = before[:kept], contents.found.checksum
+        if wrong:
+            entries, data = self._entries(volume), b""
+            added, lines = len(entries) + added, encode_entries(entries) + lines
         if not data or checksum is None:
             data, checksum = encode_index_header(volume.index_name)
             kept = 0
         is_sealed = volume.is_sealed or not self._store.is_active(volume)
-        if entries or wrong or is_sealed > volume.is_sealed:
+        if added or wrong or is_sealed > volume.is_sealed:
             unnamed = volume.segments[contents.found.named if kept else 0 :]
             segments = [one for one in unnamed if one.start < volume.end]
+            lines = encode_segments(segments) + lines
             block, checksum = close_block(
-                encode_segments(segments) + encode_entries(entries),
-                volume.end,
-                sealed=is_sealed,
-                previous=checksum,
+                lines, volume.end, sealed=is_sealed, previous=checksum
             )
             data += block
         self._checksums[volume.seq] = checksum
         if data != before:
             replace_file(self._directory.fs, path, data)
-            lines = f", {counted(wrong, 'line')} wrong or missing" if wrong else ""
+            more = f", {counted(wrong, 'line')} wrong or missing" if wrong else ""
             self._done(
                 f"{INDEX}/{volume.id}",
                 f"rewritten, {counted(kept, 'byte')} kept,"
-                f" {counted(len(entries), 'record')} added from the volume{lines}",
+                f" {counted(added, 'record')} added from the volume{more}",
             )
 
     def _count_wrong_lines(self, volume: Volume) -> int:

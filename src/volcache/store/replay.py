@@ -261,6 +261,13 @@ class Replay:
             return not (contents.is_ours and contents.is_whole)
         return end >= listed.end
 
+    def _tail_of(
+        self, volume: Volume, contents: IndexContents
+    ) -> tuple[int, int, int, bool]:
+        is_same_boot, is_active = self._plan.is_same_boot, volume.use in self._actives
+        listed = self._listed[volume.seq]
+        return tail_of(listed, contents, is_active=is_active, is_same_boot=is_same_boot)
+
     def _replay_tail(self, volume: Volume, contents: IndexContents) -> tuple[int, bool]:
         """
         Replay the records after the last entry, and keep their entries.
@@ -268,16 +275,10 @@ class Replay:
         Returns:
             The end of the last record, and whether there is a gap before it.
         """
-        tail = tail_of(
-            self._listed[volume.seq],
-            contents,
-            is_active=volume.use in self._actives,
-            is_same_boot=self._plan.is_same_boot,
-        )
         records = Records(
             self._directory.fs,
             volume,
-            *tail,
+            *self._tail_of(volume, contents),
             step=_STEP_BYTES,
             index=self._index,
             adds_entries=True,
