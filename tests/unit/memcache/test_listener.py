@@ -159,8 +159,11 @@ def test_bug_closes_its_connection_only(
             client.send(b"stats\r\nmn\r\n")
             assert client.rest() == b"SERVER_ERROR internal error\r\n"
         assert other.ask(b"get key\r\n") == b"END"
-        errors = [r.message for r in caplog.records if r.levelno == logging.ERROR]
-        assert errors == ["memcache.failed command=-"]
+        (error,) = (r for r in caplog.records if r.levelno == logging.ERROR)
+        assert (error.message, bool(error.exc_info)) == (
+            "memcache.failed command=-",
+            True,
+        )
         wait_until(lambda: case.stats.connections == 1, "the other to be closed")
 
 
@@ -360,12 +363,23 @@ def test_drain_finishes_what_has_arrived(talk: Talk) -> None:
         idle.close()
 
 
-def test_changed_tokens_reach_the_protocol(talk: Talk) -> None:
-    """Of a connection that is open: its next `set` has the token."""
+def test_change_of_tokens_affects_open_connections(talk: Talk) -> None:
+    """In both directions; the next `set` of a connection has the token."""
+    refused = b"CLIENT_ERROR unauthenticated"
+    with running(talk) as case, case.client() as client:
+        assert client.ask(b"flush_all\r\n") == b"CLIENT_ERROR flush_all not allowed"
+        assert client.ask(b"get key\r\n") == b"END"
+        case.change(Access(read="ab", write="cd"))
+        assert client.ask(b"get key\r\n") == refused
+        assert client.ask(b"set auth 0 0 4\r\na ab\r\n") == b"STORED"
+        assert client.ask(b"delete key\r\n") == refused
+        assert client.ask(b"get key\r\n") == b"END"
+        case.change(Access(read="other", write="cd"))
+        assert client.ask(b"get key\r\n") == refused
     with running(talk) as case, case.client() as client:
         assert client.ask(b"get key\r\n") == b"END"
         case.change(Access(write="cd"))
-        assert client.ask(b"delete key\r\n") == b"CLIENT_ERROR unauthenticated"
+        assert client.ask(b"delete key\r\n") == refused
         assert client.ask(b"set auth 0 0 4\r\na cd\r\n") == b"STORED"
         assert client.ask(b"delete key\r\n") == b"NOT_FOUND"
 
