@@ -85,25 +85,6 @@ def test_what_is_only_for_prometheus_is_shown(store: Store) -> None:
     assert scrape(watch(store, is_draining=lambda: True))["volcache_ready"] == 0
 
 
-def test_plain_text_is_the_default_format(store: Store) -> None:
-    """Also when `Accept` asks for an invalid version; a HEAD has the same headers."""
-    client = operator_of(watch(store))
-    openmetrics = "application/openmetrics-text; version="
-    wrong = (f"{openmetrics}x", f"{openmetrics}{'9' * 5000}", "text/plain; version=a.b")
-    for accept in ("", "*/*", ";;,=,", *wrong):
-        answer = client.ask("GET", "/-/metrics", HTTP_ACCEPT=accept)
-        assert (answer.status, answer.headers["Content-Type"]) == ("200 OK", PLAIN)
-        assert answer.headers["Vary"] == "Accept, Accept-Encoding"
-        assert answer.headers["Cache-Control"] == "no-store"
-        head = client.ask("HEAD", "/-/metrics", HTTP_ACCEPT=accept)
-        assert (head.status, head.body) == ("200 OK", b"")
-        assert head.headers["Content-Type"] == PLAIN
-        assert int(head.headers["Content-Length"]) > 1000
-    accept = f"{openmetrics}1.0.0;q=0.5,text/plain;q=0.1"
-    kind = client.ask("GET", "/-/metrics", HTTP_ACCEPT=accept).headers["Content-Type"]
-    assert kind.startswith(f"{openmetrics}1.0.0")
-
-
 class LibraryMetrics(Collector):
     """The metrics of a snapshot as the library would be used, to compare with."""
 

@@ -21,7 +21,6 @@ from support.stores import (
     reclaim_some,
     reopen,
 )
-from support.wsgi_client import assert_error
 from volcache import __version__
 from volcache.cache import HotState
 from volcache.histogram import Histogram
@@ -310,11 +309,3 @@ def test_the_list_of_volumes_is_left_out_on_request(store: Store) -> None:
     for found in (short, whole):  # Changes meanwhile.
         del found["store"]["disk"]["free_bytes"]
     assert short["store"] == whole["store"]
-
-
-def test_a_bad_wish_about_volumes_is_refused(store: Store) -> None:
-    """With what is allowed."""
-    client = operator_of(watch(store))
-    for wish in ("", "=", "=2", "=no", "=0&volumes=1"):
-        answer = client.ask("GET", "/-/stats", QUERY_STRING=f"volumes{wish}")
-        assert_error(answer, 400, "parameter volumes; allowed are 0")
