@@ -6,6 +6,7 @@ import logging
 from array import array
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -19,6 +20,8 @@ from volcache.ring import OwnKeys
 from volcache_client.ring import HashRing
 
 OWNER: Final = "10.0.0.9:1234"
+READS: Final = ("GET", "HEAD")
+CHANGES: Final = ("PUT", "DELETE")
 HALF: Final = 1 << 31
 LOWER: Final = array("I", [0, HALF])
 PATHS: Final = [f"/{n}" for n in range(40)]
@@ -51,38 +54,49 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield served
 
 
-def test_reads_are_misses_and_writes_are_refused(served: Served) -> None:
-    """Also with conditions and ranges; all that is stored stays as it is."""
-    served.app.ring = ring_of(LOWER, LOWER)
-    for path in OTHERS:
-        assert served.status("GET", path) == 404
-        assert served.status("HEAD", path) == 404
-        assert served.status("GET", path, HTTP_RANGE="bytes=0-0") == 404
-        assert served.status("GET", path, HTTP_IF_NONE_MATCH="*") == 404
-        for method in ("PUT", "DELETE"):
-            for more in (
-                {},
-                {"HTTP_IF_MATCH": "*"},
-                {"HTTP_CACHE_CONTROL": "no-store"},
-            ):
-                status, headers, body = served.ask(method, path, b"new", **more)
-                assert status == "503 Service Unavailable"
-                assert (headers["Retry-After"], headers["X-Owner"]) == ("1", OWNER)
-                assert body.startswith(b"the key belongs to 10.0.0.9:1234, by the list")
-    _, headers, body = served.ask("GET", OTHERS[0])
-    assert (headers["X-Cache"], headers["X-Owner"]) == ("MISS", OWNER)
-    assert body.startswith(b"the key belongs to 10.0.0.9:1234, by the list")
-    assert body.endswith(b"try again later\n")
+@pytest.mark.parametrize(
+    ("reads", "method", "own", "other"),
+    [
+        *((LOWER, method, 200, 404) for method in READS),
+        *((LOWER, method, 200, 503) for method in CHANGES),
+        *((LOWER, "OPTIONS", 200, 200), (LOWER, "PROPFIND", 207, 207)),
+        *((LOWER, "MKCOL", 201, 201), (LOWER, "POST", 405, 405)),
+        # While a fleet grows, the list before still counts for reads.
+        *((array("I", [0]), method, 200, 200) for method in READS),
+        *((array("I", [0]), method, 200, 503) for method in CHANGES),
+    ],
+)
+def test_request_for_a_key_of_another_instance_is_a_miss_or_refused(
+    served: Served, reads: array[int], method: str, own: int, other: int
+) -> None:
+    """Also with conditions and ranges; it changes nothing, and is counted."""
+    is_refused = other in {404, 503}
+    more = [{"HTTP_DEPTH": "0"}]
+    if is_refused:
+        more += [{"HTTP_IF_MATCH": "*"}, {"HTTP_CACHE_CONTROL": "no-store"}]
+        more += [{"HTTP_RANGE": "bytes=0-0"}, {"HTTP_IF_NONE_MATCH": "*"}]
+    served.app.ring = ring_of(reads, LOWER)
+    for path, headers in product(OTHERS, more):
+        assert served.status(method, path, b"new", **headers) == other
     for path in OWN:
-        assert served.status("GET", path) == 200
-        assert served.status("PUT", path, b"new") == 200
-    stats = served.app.stats
-    counted = {"read": 4 * len(OTHERS) + 1, "write": 6 * len(OTHERS)}
-    assert stats.misdirected() == counted
+        assert served.status(method, path, b"new", HTTP_DEPTH="0") == own
+    count = len(OTHERS) * len(more) if is_refused else 0
+    counted = {"read": 0, "write": 0, "read" if method in READS else "write": count}
+    assert served.app.stats.misdirected() == counted
     served.app.ring = None
     assert {served.ask("GET", path)[2] for path in OTHERS} == {b"old"}
-    assert {served.ask("GET", path)[2] for path in OWN} == {b"new"}
-    assert served.app.stats.misdirected() == counted
+
+
+def test_answer_for_a_key_of_another_instance_names_it(served: Served) -> None:
+    """Not to health checks, which are never misdirected."""
+    served.app.ring = ring_of(LOWER, LOWER)
+    miss, refused = (served.ask(method, OTHERS[0], b"") for method in ("GET", "PUT"))
+    for answer in (miss, refused):
+        assert answer.headers["X-Owner"] == OWNER
+        assert answer.body.startswith(b"the key belongs to 10.0.0.9:1234, by the list")
+        assert answer.body.endswith(b"try again later\n")
+    assert (miss.headers["X-Cache"], refused.headers["Retry-After"]) == ("MISS", "1")
+    assert served.status("GET", "/-/healthy") == 200
 
 
 def test_refused_keys_are_neither_misses_nor_errors(served: Served) -> None:
@@ -125,28 +139,6 @@ def test_request_with_dot_segments_belongs_to_the_owner_of_its_key(
             assert served.status("GET", written) == (200 if is_own else 404)
             assert served.status("PUT", written, b"new") == (200 if is_own else 503)
     assert served.status("GET", "/..") == 400
-
-
-def test_keys_of_the_list_before_are_read_and_not_written(served: Served) -> None:
-    """Those of the list before, while a fleet grows."""
-    served.app.ring = ring_of(array("I", [0]), LOWER)
-    for path in PATHS:
-        assert served.status("GET", path) == 200
-        assert served.status("HEAD", path) == 200
-        assert served.status("DELETE", path) == (200 if path in OWN else 503)
-
-
-def test_requests_of_the_operator_and_webdav_are_never_misdirected(
-    served: Served,
-) -> None:
-    served.app.ring = ring_of(LOWER, LOWER)
-    assert served.status("GET", "/-/healthy") == 200
-    for path in PATHS:
-        assert served.status("OPTIONS", path) == 200
-        assert served.status("PROPFIND", path, HTTP_DEPTH="0") == 207
-        assert served.status("MKCOL", path) == 201
-        assert served.status("POST", path) == 405
-    assert served.app.stats.misdirected() == {"read": 0, "write": 0}
 
 
 def test_one_line_is_logged_in_ten_seconds(
