@@ -264,7 +264,7 @@ def test_lock_excludes_other_threads(cache: Any, locked: Any) -> None:
     assert len(set(tokens)) == 8
 
 
-def test_cache_that_is_pickled_says_why_not(cache: Any) -> None:
+def test_pickle_of_a_cache_is_refused_with_the_reason(cache: Any) -> None:
     """In one line."""
     if isinstance(cache, TaskClient):
         cache = cache._client
@@ -272,7 +272,7 @@ def test_cache_that_is_pickled_says_why_not(cache: Any) -> None:
         pickle.dumps(cache)
 
 
-def test_many_keys_are_one_call(cache: Any) -> None:
+def test_set_many_and_get_many_return_the_keys_as_given(cache: Any) -> None:
     """Results have the keys as they were given."""
     found = cache.set_many({"a": b"1", b"b": b"2"}, 60)
     assert found == {"a": cache.stat("a").etag, b"b": cache.stat("b").etag}
@@ -367,7 +367,7 @@ def test_files_are_stored_and_read_in_parts(cache: Any, tmp_path: Path) -> None:
         assert reader is None
 
 
-def test_values_of_a_serializer(opened: Opened) -> None:
+def test_set_with_a_serializer_stores_what_json_has(opened: Opened) -> None:
     """What JSON has; None is a value."""
     with opened(serializer="json") as cache:
         values: list[Any] = [{"a": [1, 2.5, None, "ä"]}, [], "text", None, True]
@@ -388,7 +388,7 @@ def test_values_of_a_serializer(opened: Opened) -> None:
 # --- Values that are made --------------------------------------------------------------
 
 
-def test_a_value_is_made_once(cache: Any) -> None:
+def test_get_or_set_makes_a_value_once(cache: Any) -> None:
     """What `make` raises is raised, and nothing is stored."""
     made: list[int] = []
 
@@ -405,7 +405,7 @@ def test_a_value_is_made_once(cache: Any) -> None:
     assert cache.get_or_set("k", make) == b"2"
 
 
-def test_a_stale_value_is_returned_while_it_is_renewed(cache: Any) -> None:
+def test_get_or_set_returns_a_stale_value_while_it_is_renewed(cache: Any) -> None:
     """Until the renewed one is there; nobody waits for it."""
     made: list[int] = []
 
@@ -422,7 +422,7 @@ def test_a_stale_value_is_returned_while_it_is_renewed(cache: Any) -> None:
     assert len(made) == 2
 
 
-def test_results_of_functions_are_kept(cache: Any) -> None:
+def test_memoize_keeps_results_of_functions(cache: Any) -> None:
     """All ways to write a call have one key."""
     calls: list[int] = []
 
@@ -493,7 +493,7 @@ def error_of(call: Callable[[Any], Any], cache: Any) -> type[Exception] | None:
     return None
 
 
-def test_what_is_wrong_is_one_kind_of_error(cache: Any) -> None:
+def test_call_with_a_wrong_argument_raises_the_same_error(cache: Any) -> None:
     """And stores nothing."""
     calls = list(REFUSED)
     for key in WRONG_KEYS:
@@ -528,7 +528,7 @@ def test_what_is_wrong_is_one_kind_of_error(cache: Any) -> None:
         cache.set("//abs", b"")
 
 
-def test_a_make_that_needs_its_own_result_is_refused(cache: Any) -> None:
+def test_get_or_set_that_needs_its_own_result_is_refused(cache: Any) -> None:
     """Instead of waiting for itself."""
     used = getattr(cache, "_client", cache)
 
@@ -539,7 +539,7 @@ def test_a_make_that_needs_its_own_result_is_refused(cache: Any) -> None:
         cache.get_or_set("k", make)
 
 
-def test_a_closed_cache_is_refused(opened: Opened) -> None:
+def test_call_of_a_closed_cache_is_refused(opened: Opened) -> None:
     """By each method; it shows its state, and may be closed again."""
     with opened() as cache:
         shown = repr(getattr(cache, "_client", cache))
@@ -562,7 +562,7 @@ def test_a_closed_cache_is_refused(opened: Opened) -> None:
 # --- What not all of them have ---------------------------------------------------------
 
 
-def test_mappings(opened: Opened) -> None:
+def test_mapping_operators_read_store_and_delete(opened: Opened) -> None:
     """A fleet is not listed by its clients, and tasks do not wait in an operator."""
     assert not {"__getitem__", "__contains__"} & set(dir(AsyncClient))
     with opened() as cache:

@@ -79,7 +79,7 @@ def test_work_that_raises_is_counted_logged_and_done_again(
     assert all(line.exc_info for line in lines)
 
 
-def test_all_threads_that_go_on_are_of_this_kind() -> None:
+def test_threads_that_go_on_are_all_background_threads() -> None:
     """No other module starts a thread, except for one call."""
     found = {
         str(path.relative_to(SOURCES))

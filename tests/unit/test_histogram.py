@@ -14,7 +14,7 @@ def test_bucket_of_a_duration_is_its_bit_length(ns: int, bucket: int) -> None:
     assert histogram.total_ns == ns
 
 
-def test_only_long_durations_are_kept() -> None:
+def test_observe_keeps_only_long_durations() -> None:
     """A slow request sums up what it waited for."""
     histogram = Histogram()
     histogram.observe(100, 5_000_000)
@@ -45,7 +45,7 @@ def test_cumulative_counts_end_with_the_total() -> None:
 
 
 @rows(0.5, 0.99, 0.999)
-def test_quantile_is_within_a_factor_of_two(share: float) -> None:
+def test_quantile_of_durations_is_within_a_factor_of_two(share: float) -> None:
     """A bucket is a power of two."""
     histogram = Histogram()
     durations = sorted(1000 + 37 * i for i in range(10_000))
@@ -66,7 +66,7 @@ def test_merging_changes_neither_histogram() -> None:
     assert (one.count, other.count) == (1, 1)
 
 
-def test_earlier_counts_can_be_subtracted() -> None:
+def test_histogram_without_an_earlier_one_has_what_was_added() -> None:
     """What is smaller than before, as after a restart, becomes 0."""
     earlier = Histogram()
     earlier.observe(0, 5)

@@ -135,7 +135,7 @@ def test_partial_write_is_completed_later(
     assert path.read_text() == "one line\nanother\n"
 
 
-def test_disk_that_hangs_takes_no_lines(
+def test_lines_behind_a_disk_that_hangs_stay_in_their_buffer(
     path: Path,
     lines: Added,
     monkeypatch: pytest.MonkeyPatch,

@@ -94,7 +94,7 @@ def test_json_has_the_fields_of_the_text_in_order() -> None:
     ]
 
 
-def test_json_value_is_unquoted() -> None:
+def test_json_log_has_values_without_quotes() -> None:
     """Without the quotes and escapes of the text; what is not a number is text."""
     rows: list[tuple[str, tuple[object, ...], object]] = [
         ("%r", ("a 'b'\n",), "a 'b'\n"),
@@ -140,7 +140,7 @@ def events(path: Path) -> list[str]:
     return [line.split()[-1] for line in path.read_text().splitlines()]
 
 
-def test_setting_selects_json(path: Path) -> None:
+def test_log_format_json_writes_objects(path: Path) -> None:
     """Each line of the file is an object."""
     setup_logging("info", str(path), "json")
     for slot in range(2):
@@ -150,7 +150,9 @@ def test_setting_selects_json(path: Path) -> None:
     assert {line["event"] for line in lines} == {"rotation.completed"}
 
 
-def test_empty_file_is_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_without_a_file_goes_to_standard_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Nothing is written to standard output, and nothing below the level."""
     setup_logging("warning", "")
     log("quiet")
@@ -161,7 +163,9 @@ def test_empty_file_is_standard_error(capsys: pytest.CaptureFixture[str]) -> Non
     assert re.fullmatch(rf"{time} WARN  volcache\.web loud\n", err)
 
 
-def test_file_is_appended_to(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_file_that_exists_is_appended_to(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A restart keeps the lines; file names of any bytes are escaped."""
     for event in ("first", "second"):
         setup_logging("info", str(path))
@@ -210,7 +214,7 @@ def test_second_setup_replaces_the_first(path: Path, logger: logging.Logger) -> 
 
 
 @pytest.mark.skipif(not FULL_DISK.exists(), reason="needs /dev/full")
-def test_full_disk_drops_the_line(
+def test_log_line_for_a_full_disk_is_dropped(
     capsys: pytest.CaptureFixture[str], logger: logging.Logger
 ) -> None:
     """The call neither raises nor prints."""

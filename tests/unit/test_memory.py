@@ -37,7 +37,7 @@ def test_the_limit_of_a_control_group_counts(
     assert memory_bytes(tmp_path) == (limit or machine)
 
 
-def test_bodies_get_at_least_64_mib() -> None:
+def test_body_memory_by_default_is_at_least_64_mib() -> None:
     """Or a quarter."""
     assert default_body_memory() >= BODY_MEMORY_MIN
 

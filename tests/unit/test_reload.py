@@ -49,7 +49,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     logger.setLevel(level)
 
 
-def test_only_settings_that_can_change_do(place: Place) -> None:
+def test_reload_changes_what_can_change_and_names_the_rest(place: Place) -> None:
     """The others are named each time, until a restart."""
     line = "a restart is needed for: port"
     assert place.reload(log_slow=1.0, port=2) == f"changed: log_slow; {line}"
@@ -64,7 +64,7 @@ def test_only_settings_that_can_change_do(place: Place) -> None:
     assert place.reload(ring=()) == "changed: ring"
 
 
-def test_wrong_settings_change_nothing(
+def test_reload_of_wrong_settings_changes_nothing(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error is logged and raised."""

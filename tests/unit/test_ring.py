@@ -59,7 +59,7 @@ def keys_of(*rings: OwnKeys) -> list[bytes]:
 
 
 @pytest.mark.parametrize("nodes", [FEW, MANY, ODD, FEW[:1]])
-def test_each_key_is_that_of_its_node(
+def test_ring_gives_each_key_to_one_instance(
     nodes: list[Node], load: Callable[..., OwnKeys]
 ) -> None:
     """As the client's ring says, which is compared with a real nginx."""
@@ -72,7 +72,7 @@ def test_each_key_is_that_of_its_node(
         assert owners == [name for name, ring in rings.items() if ring.may_read(key)]
 
 
-def test_of_equal_points_the_first_counts(load: Callable[..., OwnKeys]) -> None:
+def test_ring_with_equal_points_counts_the_first(load: Callable[..., OwnKeys]) -> None:
     """As nginx does, whose sort is stable."""
     for nodes in ([(n, 1) for n in COMMON], [(n, 1) for n in reversed(COMMON)]):
         rings = [load(name, nodes) for name, _ in nodes]
@@ -89,7 +89,7 @@ def test_of_equal_points_the_first_counts(load: Callable[..., OwnKeys]) -> None:
 
 
 @pytest.mark.parametrize("nodes", [FEW, MANY, FEW[:1]])
-def test_native_core_decides_the_same(
+def test_parts_of_the_ring_in_c_decide_as_in_python(
     nodes: list[Node], load: Callable[..., OwnKeys]
 ) -> None:
     """For each key; without a ring all keys are ours."""
@@ -114,12 +114,12 @@ def test_keys_of_the_list_before_are_read_and_not_written(
             assert ring.may_read(key) == (name in {now.node(key), before.node(key)})
 
 
-def test_without_a_list_there_is_no_ring() -> None:
+def test_load_ring_without_a_list_returns_none() -> None:
     """All keys are ours."""
     assert load_ring([], "") is None
 
 
-def test_one_that_is_down_keeps_its_keys(tmp_path: Path) -> None:
+def test_ring_with_an_instance_that_is_down_keeps_its_keys(tmp_path: Path) -> None:
     """As one that does not answer."""
     path = tmp_path / "list"
     path.write_text("server a:1; server b:1;")
@@ -145,7 +145,9 @@ def test_one_that_is_down_keeps_its_keys(tmp_path: Path) -> None:
         ("include other.conf;", "'include' is not the address"),
     ],
 )
-def test_wrong_list_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+def test_load_ring_of_a_wrong_list_is_refused(
+    text: str, reason: str, tmp_path: Path
+) -> None:
     """With the reason."""
     path = tmp_path / "list"
     path.write_text(text)
@@ -153,7 +155,7 @@ def test_wrong_list_is_refused(text: str, reason: str, tmp_path: Path) -> None:
         load_ring([str(path)], "a:1")
 
 
-def test_list_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_load_ring_of_an_unreadable_list_is_refused(tmp_path: Path) -> None:
     """It is missing, or a folder."""
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(ConfigError, match=rf"^ring: .*{path}"):

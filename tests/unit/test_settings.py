@@ -93,7 +93,7 @@ def test_ends_of_ranges_and_all_choices_are_accepted() -> None:
                 assert from_variable(name, choice) == choice
 
 
-def test_what_is_read_is_the_same_from_a_file_and_a_variable(path: Path) -> None:
+def test_setting_from_a_file_is_read_as_from_a_variable(path: Path) -> None:
     """Text, lists, and numbers with a unit."""
     for name, texts in CASES["accepted"].items():
         for text, value in texts:
@@ -133,7 +133,7 @@ def test_error_names_source_setting_value_and_what_is_allowed(path: Path) -> Non
             )
 
 
-def test_tokens_are_not_shown(path: Path) -> None:
+def test_error_about_a_token_does_not_show_it(path: Path) -> None:
     """Not under a wrong name or of a wrong type; a log line may have the settings."""
     for line in (
         *('write_tokn = "pass"', "admin_token = 1234567", 'tokn = "pass"'),
@@ -196,7 +196,7 @@ def test_error_names_what_is_wrong_and_the_remedy(path: Path) -> None:
             assert "allowed are 1 to 64 letters" in error
 
 
-def test_limits_of_what_is_allowed_together(path: Path) -> None:
+def test_settings_at_their_common_limits_are_accepted(path: Path) -> None:
     """The largest number of volumes of a size; the smallest volume and memory."""
     for volume, most in ((2**31, 65_535), (2**31 + 1, 32_767), (2**40, 127)):
         for number, expected in ((most, most), ("'auto'", AUTO)):
@@ -266,7 +266,7 @@ def test_variable_of_the_commands_is_no_setting(path: Path) -> None:
     assert Sources(path, {"VOLCACHE_TARGET": "10.0.0.5:1234"}).load().port == 1
 
 
-def test_name_of_the_instance_is_put_in(path: Path) -> None:
+def test_percent_i_in_a_setting_is_the_name_of_the_instance(path: Path) -> None:
     """Into text, lists, and numbers that are written as text; not into tokens."""
     path.write_text(
         'mount_point = "/srv/%i/100%%"\nport = "1%i"\nwrite_token = "a%i%%"\n'

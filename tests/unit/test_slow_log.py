@@ -31,7 +31,9 @@ def test_slow_requests_are_limited_and_their_time_is_divided() -> None:
     assert slow.threshold_ns > 10**18
 
 
-def test_path_is_one_word_of_limited_length(caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_log_shows_a_path_as_one_word_of_limited_length(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Of printable characters, also if it is not a key."""
     log = SlowLog(1)
     for path in ("/a status=500\n\xe9", "", "/" + "a" * 80_000):

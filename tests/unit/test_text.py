@@ -15,7 +15,7 @@ PRINTABLE = set(string.ascii_letters + string.digits + string.punctuation)
 LATIN_1 = st.text(st.characters(max_codepoint=0xFF))
 
 
-def test_only_one_is_singular() -> None:
+def test_counted_is_singular_for_one_only() -> None:
     """0 is plural, and so is 11; a report has commas, a line for programs none."""
     texts = {0: "0 files", 1: "1 file", 2: "2 files", 11: "11 files"}
     assert [counted(count, "file") for count in texts] == [*texts.values()]

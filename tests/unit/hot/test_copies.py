@@ -16,7 +16,7 @@ def test_nth_read_makes_a_key_hot(count: int) -> None:
         assert reads == [False] * (count - 1) + [True]
 
 
-def test_reads_must_be_within_the_window() -> None:
+def test_count_read_outside_of_the_window_makes_no_key_hot() -> None:
     """The window includes its last millisecond, and moves with each read."""
     keys = make_keys()
     # At 60.001 s, the first is too old; 30, 60.001 and 90 are three in 60 s.
@@ -27,7 +27,7 @@ def test_reads_must_be_within_the_window() -> None:
     assert keys.count_read(b"k", times[-2] + 60_000)
 
 
-def test_keys_are_counted_separately() -> None:
+def test_count_read_of_one_key_makes_no_other_hot() -> None:
     """Reads of one key do not make another key hot."""
     keys = make_keys(reads=2)
     assert [keys.count_read(key) for key in (b"a", b"b", b"", b"a")] == [
@@ -36,7 +36,7 @@ def test_keys_are_counted_separately() -> None:
     ]
 
 
-def test_key_that_was_not_read_for_long_is_forgotten() -> None:
+def test_count_read_of_many_keys_forgets_the_oldest() -> None:
     """The number of counters is bounded."""
     keys = make_keys(counted=2)
     for key in (b"a", b"b", b"a", b"c"):
@@ -46,7 +46,7 @@ def test_key_that_was_not_read_for_long_is_forgotten() -> None:
     assert not keys.count_read(b"b")
 
 
-def test_key_promoted_first_is_asked_first_no_longer() -> None:
+def test_ask_first_above_the_limit_forgets_the_oldest() -> None:
     """The number of these keys is bounded; the copy stays valid."""
     keys = make_keys(first=2)
     for key in (b"a", b"b", b"c"):
@@ -80,7 +80,7 @@ ITEMS = {
 }
 
 
-def test_items_are_named_as_documented() -> None:
+def test_name_of_an_item_is_as_documented() -> None:
     """These are in HOT.txt and in memcached, and must not change with a version."""
     keys = make_keys()
     keys.begin_epoch(EPOCH)

@@ -39,7 +39,7 @@ def test_server_that_hangs_costs_one_timeout() -> None:
 
 
 @pytest.mark.slow
-def test_late_reply_is_discarded() -> None:
+def test_get_after_a_late_reply_uses_another_connection() -> None:
     """A connection with an outstanding reply is not used again."""
     script = Scripted()
     with FakeMemcached(script) as server, open_tier(server.address) as tier:
@@ -142,7 +142,7 @@ def test_refused_item_is_not_a_failure_of_the_server() -> None:
     assert not tier.stats.failures
 
 
-def test_keys_stay_on_their_server() -> None:
+def test_get_with_one_server_down_misses_its_keys_only() -> None:
     """Each server has its share, and one that is down affects only its own keys."""
     scripts = [Scripted() for _ in range(3)]
     keys = [b"%d" % number for number in range(300)]
@@ -165,7 +165,7 @@ def test_keys_stay_on_their_server() -> None:
     assert sum(item is None for item in found) == shares[1]
 
 
-def test_copy_over_the_limit_is_not_sent() -> None:
+def test_promote_of_a_copy_over_the_limit_is_not_sent() -> None:
     """No server is called, and no promotion is recorded."""
     script = Scripted()
     with FakeMemcached(script) as server, open_tier(server.address) as tier:
@@ -174,7 +174,7 @@ def test_copy_over_the_limit_is_not_sent() -> None:
     assert not script.items
 
 
-def test_item_of_another_key_is_rejected() -> None:
+def test_get_that_returns_the_item_of_another_key_is_a_miss() -> None:
     """Each item begins with its own id."""
     script = Scripted()
     with FakeMemcached(script) as server, open_tier(server.address) as tier:

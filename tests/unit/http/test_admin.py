@@ -14,7 +14,7 @@ TOKEN = "secret"  # noqa: S105
 ACTIONS = (("POST", "/-/flush"), ("POST", "/-/purge"))
 
 
-def test_wrong_tokens_of_an_address_are_limited() -> None:
+def test_operator_request_after_ten_wrong_tokens_of_its_address_is_429() -> None:
     """429 without a comparison, for a while; other addresses may go on."""
 
     def flush(address: str, given: str = f"Bearer {TOKEN}") -> Answer:
@@ -49,7 +49,9 @@ def test_health_with_a_disk_that_cannot_be_read_is_ok_and_readiness_is_503(
 # --- The page ----------------------------------------------------------------------
 
 
-def test_policy_allows_only_the_content_of_the_page(client: Client) -> None:
+def test_page_has_a_policy_that_allows_only_its_own_script_and_style(
+    client: Client,
+) -> None:
     """The script and the style are listed by their digests."""
     _, headers, body = client.ask("GET", "/-/")
     policy = headers["Content-Security-Policy"]
@@ -64,7 +66,7 @@ def test_policy_allows_only_the_content_of_the_page(client: Client) -> None:
     assert "unsafe" not in policy
 
 
-def test_page_has_no_external_resource_and_no_inline_code(client: Client) -> None:
+def test_page_uses_no_external_resource_and_no_inline_code(client: Client) -> None:
     """No URL, no style attribute, no handler attribute, no HTML built from text."""
     _, _, body = client.ask("GET", "/-/")
     text = body.decode().replace("http://www.w3.org/2000/svg", "")

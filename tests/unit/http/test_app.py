@@ -40,7 +40,7 @@ def test_head_304_and_412_do_not_read_the_value(client: Client) -> None:
 # --- What goes wrong -------------------------------------------------------------
 
 
-def test_bug_is_500_and_logged(
+def test_request_that_meets_a_bug_is_500_and_logged(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No exception escapes, not even one that would end bjoern; clients get no details."""
@@ -60,7 +60,9 @@ def test_bug_is_500_and_logged(
     assert_error(client.call({}), 500)
 
 
-def test_failed_disk_is_507(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_put_that_the_disk_refuses_is_507_with_the_cause(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     """The client gets the cause without paths; the log gets one line."""
     for error, words in (
         (DiskFullError(volume=3, needed=10, free=2), "needs 10 bytes, 2 are free"),
@@ -75,7 +77,7 @@ def test_failed_disk_is_507(client: Client, caplog: pytest.LogCaptureFixture) ->
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-def test_responses_conform_to_wsgi() -> None:
+def test_response_of_each_status_conforms_to_wsgi() -> None:
     """
     The validator of the standard library accepts the responses.
 
@@ -109,7 +111,7 @@ def test_responses_conform_to_wsgi() -> None:
         assert seen[0].startswith(str(status))
 
 
-def test_miss_is_503_while_the_disk_cannot_be_read(client: Client) -> None:
+def test_get_of_no_value_while_the_disk_cannot_be_read_is_503(client: Client) -> None:
     """The key may have a value. Hits are answered, and writes are tried."""
     client.cache.is_disk_readable = False
     for method in ("GET", "HEAD"):
@@ -123,7 +125,7 @@ def test_miss_is_503_while_the_disk_cannot_be_read(client: Client) -> None:
         assert client.ask("DELETE", "/other").status == "404 Not Found"
 
 
-def test_unreadable_record_is_503(
+def test_request_for_an_unreadable_record_is_503_and_changes_nothing(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is neither a hit nor a miss; no condition is true or false, nothing changes."""
@@ -185,7 +187,7 @@ def test_slow_request_is_logged_with_its_disk_time(
     assert since == [100_000_000, 200_000_000, 300_000_000]
 
 
-def test_any_stored_key_is_answered_and_may_be_sampled(store: Store) -> None:
+def test_get_of_a_key_above_the_limit_is_answered_and_sampled(store: Store) -> None:
     """Above a lowered limit, or named by another path of the same key."""
     for path, key in (
         ("/longer than the limit", b"longer than the limit"),

@@ -26,7 +26,7 @@ def clock() -> Mock:
     return Mock(return_value=1000.0)
 
 
-def test_refusals_are_logged_once_in_a_while(
+def test_refusals_of_a_kind_are_logged_once_in_ten_seconds(
     clock: Mock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By kind; the next line says how many were left out."""
@@ -63,7 +63,7 @@ def guess(limit: GuessLimit, address: str, count: int = GUESSES_MAX) -> None:
         limit.add(address)
 
 
-def test_guesses_are_limited_until_the_period_is_over(clock: Mock) -> None:
+def test_guesses_above_the_limit_wait_until_the_period_is_over(clock: Mock) -> None:
     """It begins with the first of them."""
     limit = GuessLimit(clock)
     guess(limit, "1.1.1.1", 1)

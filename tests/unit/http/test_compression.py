@@ -10,7 +10,7 @@ from volcache.http.compression import BYTES_MIN
 from volcache.store import Store
 
 
-def test_metrics_and_statistics_are_compressed_on_request(store: Store) -> None:
+def test_metrics_and_statistics_for_gzip_are_compressed(store: Store) -> None:
     """With the headers that go with it, also to a HEAD; short answers are not."""
     client = operator_of(watch(store))
     both = {"/-/metrics": "Accept, Accept-Encoding", "/-/stats": "Accept-Encoding"}

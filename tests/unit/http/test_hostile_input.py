@@ -178,7 +178,7 @@ def excess(parse: Parser, shape: tuple[str, str, str, str]) -> str:
 
 
 @pytest.mark.parametrize("parsers", [http_parsers, other_parsers])
-def test_time_grows_with_the_size_and_no_faster(
+def test_parse_of_hostile_text_takes_linear_time(
     parsers: Callable[[], dict[str, Parser]],
 ) -> None:
     """For each parser and each shape of text; and nothing but a refusal is raised."""

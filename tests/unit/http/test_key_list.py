@@ -60,7 +60,7 @@ def pages(store: Store, query: str = "", **options: Any) -> Iterator[list[bytes]
             return
 
 
-def test_every_key_is_in_one_page(store: Store) -> None:
+def test_list_of_keys_with_any_limit_has_each_key_once(store: Store) -> None:
     """Whatever the limit and the time of a page are; each page has an end."""
     for query, expected in (
         ("", KEYS),
@@ -84,7 +84,7 @@ def test_every_key_is_in_one_page(store: Store) -> None:
     assert [len(keys) for keys in pages(store)] == [len(KEYS)]
 
 
-def test_cursor_of_anything_lists_keys_that_are_there(store: Store) -> None:
+def test_list_of_keys_after_a_forged_cursor_has_only_stored_keys(store: Store) -> None:
     """It is not trusted: no page fails, and each ends."""
     _, cursor = page(store, "limit=50")
     numbers = cursor.split(".")

@@ -99,7 +99,7 @@ def test_answer_for_a_key_of_another_instance_names_it(served: Served) -> None:
     assert served.status("GET", "/-/healthy") == 200
 
 
-def test_refused_keys_are_neither_misses_nor_errors(served: Served) -> None:
+def test_request_for_a_key_of_another_instance_is_counted_apart(served: Served) -> None:
     """They are a kind of their own; all requests have a duration."""
     stats = served.app.stats
     before = stats.requests()
@@ -114,7 +114,7 @@ def test_refused_keys_are_neither_misses_nor_errors(served: Served) -> None:
     assert not stats.sampled
 
 
-def test_instances_whose_keys_were_refused_are_named_for_five_minutes(
+def test_owners_of_refused_keys_are_named_for_five_minutes(
     served: Served,
 ) -> None:
     """The last ones first, and not more than ten."""
@@ -141,7 +141,7 @@ def test_request_with_dot_segments_belongs_to_the_owner_of_its_key(
     assert served.status("GET", "/..") == 400
 
 
-def test_one_line_is_logged_in_ten_seconds(
+def test_refused_keys_are_logged_once_in_ten_seconds(
     served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the number since the line before."""

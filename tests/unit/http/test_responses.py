@@ -18,7 +18,7 @@ def kinds_of(error: type[BaseException]) -> Iterator[type[BaseException]]:
         yield from kinds_of(kind)
 
 
-def test_every_error_has_a_status() -> None:
+def test_status_of_each_error_is_that_of_its_kind() -> None:
     """Of its kind: 4xx for a mistake of the client, 5xx for a failure of the disk."""
     for base, digit, least in ((errors.ClientError, 4, 9), (errors.StoreError, 5, 14)):
         found = [*kinds_of(base)]
@@ -27,7 +27,7 @@ def test_every_error_has_a_status() -> None:
             assert status_of(Exception.__new__(error)) // 100 == digit, error
 
 
-def test_status_is_that_of_the_nearest_base_class() -> None:
+def test_status_of_a_new_error_is_that_of_its_base_class() -> None:
     """An error outside the table is a bug."""
 
     class NewError(errors.ValueTooLargeError):
@@ -58,6 +58,6 @@ def test_update_sets_the_date_and_returns_the_rest_of_the_second() -> None:
     assert values.date == ("Date", "Sat, 21 Nov 2026 09:00:07 GMT")
 
 
-def test_time_after_the_year_9999_is_a_date() -> None:
+def test_format_date_after_the_year_9999_is_its_last_day() -> None:
     """It gives a date on the last day."""
     assert format_date(2**62).startswith("Fri, 31 Dec 9999 ")

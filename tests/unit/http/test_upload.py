@@ -32,7 +32,7 @@ def test_put_stores_the_buffer_of_bjoern_without_a_copy(client: Client) -> None:
     assert client.cache.records[b"key"].value is body.getvalue()
 
 
-def test_input_of_another_server_is_read(client: Client) -> None:
+def test_put_from_another_server_reads_the_input_to_its_end(client: Client) -> None:
     """An input with only `read` is read to its length, or to its end."""
     assert_error(client.ask("PUT", HTTP_TRANSFER_ENCODING="gzip"), 411)
     for number, more in enumerate(
@@ -50,7 +50,7 @@ def test_input_of_another_server_is_read(client: Client) -> None:
 
 @pytest.mark.property
 @given(st.text(max_size=30), st.text(max_size=30), st.integers(0, MAX_AGE_SECONDS_MAX))
-def test_any_header_gives_a_time_that_fits_a_record(
+def test_read_expiry_of_any_header_fits_a_record(
     cache_control: str, expires: str, longest: int
 ) -> None:
     """At most 63 bits of milliseconds, or a refusal; max_ttl always applies."""

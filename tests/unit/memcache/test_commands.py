@@ -22,7 +22,7 @@ from volcache.keys import parse_key
 SIZE_MAX = 50_000
 
 
-def test_what_is_executed_is_logged_and_counted(talk: Talk) -> None:
+def test_commands_are_logged_and_counted(talk: Talk) -> None:
     """A line for each; of errors and numbers, too."""
     talk.say("set a 0 0 1;1;get a;get b;mg a;incr a 1;incr b 1;delete a;bogus;mn")
     logged = talk.lines()
@@ -43,7 +43,7 @@ def test_what_is_executed_is_logged_and_counted(talk: Talk) -> None:
     assert talk.store.stats.reads.count == 3
 
 
-def test_only_what_may_take_long_is_a_call(tmp_path: Path) -> None:
+def test_command_that_may_take_long_is_a_call_and_no_other(tmp_path: Path) -> None:
     """No command on a record that is in memory, and no error."""
     with Talk(tmp_path, value_size_max=SIZE_MAX) as talk:
         for line, calls in (
@@ -60,7 +60,7 @@ def test_only_what_may_take_long_is_a_call(tmp_path: Path) -> None:
             assert talk.called == calls, line
 
 
-def test_an_expired_record_is_a_miss_without_a_call(talk: Talk) -> None:
+def test_get_of_an_expired_record_is_a_miss_without_a_call(talk: Talk) -> None:
     """It is counted as such."""
     talk.say("set a 0 10 1;1")
     talk.clock.advance(11)
@@ -83,7 +83,7 @@ def test_touch_to_the_same_second_writes_nothing(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("name", [b"get", b"gets", b"gat 100", b"gats 100"])
-def test_keys_of_a_get_are_used_as_they_arrive(talk: Talk, name: bytes) -> None:
+def test_get_of_any_number_of_keys_holds_little_input(talk: Talk, name: bytes) -> None:
     """However many there are; a key that is too long ends it."""
     talk.say("set a 0 0 1;x")
     expected = b""
@@ -110,14 +110,16 @@ def test_keys_of_a_get_are_used_as_they_arrive(talk: Talk, name: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("junk", [b"x", b"x ", b"\0", b"  ", b"\r"])
-def test_endless_input_is_not_held(talk: Talk, start: bytes, junk: bytes) -> None:
+def test_input_without_an_end_is_not_held(
+    talk: Talk, start: bytes, junk: bytes
+) -> None:
     """Neither lines nor values without an end fill the memory."""
     for piece in [start, *[junk * (9000 // len(junk))] * 9]:
         talk.ask(piece)
         assert talk.buffered <= 2500
 
 
-def test_copies_are_invalidated_with_each_change(tmp_path: Path) -> None:
+def test_change_of_a_hot_key_invalidates_its_copy(tmp_path: Path) -> None:
     """A get of a key that memcached may have reads the disk."""
     with mock.patch("volcache.hot.memcached.Server", return_value=FakeServer()):
         hot = make_tier(["m"], Copies(reads=2, seconds=60), item_size_max=1000)
@@ -141,7 +143,7 @@ def test_copies_are_invalidated_with_each_change(tmp_path: Path) -> None:
             assert hot.keys.may_hold(b"a") is not invalidates, change
 
 
-def test_a_key_that_only_the_hot_tier_has_is_found(tmp_path: Path) -> None:
+def test_command_on_a_key_of_the_hot_tier_only_finds_it(tmp_path: Path) -> None:
     """By all commands; one that stores makes it a record of the disk again."""
     with mock.patch("volcache.hot.memcached.Server", return_value=FakeServer()):
         hot = make_tier(["m"], Copies(reads=2, seconds=60), item_size_max=1000)
@@ -161,14 +163,14 @@ def test_a_key_that_only_the_hot_tier_has_is_found(tmp_path: Path) -> None:
             assert talk.say(line) == reply, line
 
 
-def test_the_settings_limit_times_to_live(tmp_path: Path) -> None:
+def test_set_with_ttl_settings_lives_as_they_say(tmp_path: Path) -> None:
     """`default_ttl` takes the place of 0, `max_ttl` that of what is longer."""
     with Talk(tmp_path, default_ttl=60, max_ttl=100) as talk:
         for exptime, ttl in ((0, 60), (80, 80), (5000, 100)):
             assert talk.say(f"set a 0 {exptime} 1;x;mg a t") == f"STORED;HD t{ttl}"
 
 
-def test_keys_are_those_of_http(tmp_path: Path) -> None:
+def test_set_of_any_bytes_accepts_the_keys_of_http(tmp_path: Path) -> None:
     """However they begin and wherever a dot is."""
     size_max = 4
 
@@ -189,7 +191,9 @@ def test_keys_are_those_of_http(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_quiet", [False, True])
-def test_a_disk_that_refuses_is_an_answer(talk: Talk, *, is_quiet: bool) -> None:
+def test_change_that_the_disk_refuses_is_answered_with_the_reason(
+    talk: Talk, *, is_quiet: bool
+) -> None:
     """With its reason, unless none is wanted; the old value stays."""
     talk.say("set a 0 0 1;5")
     talk.disk.failing["pwritev"] = errno.ENOSPC
@@ -202,7 +206,7 @@ def test_a_disk_that_refuses_is_an_answer(talk: Talk, *, is_quiet: bool) -> None
     assert talk.say("get a") == "VALUE a 0 1;5;END"
 
 
-def test_a_read_that_fails_ends_a_get(talk: Talk) -> None:
+def test_get_of_several_keys_ends_at_a_read_that_fails(talk: Talk) -> None:
     """No key after it is looked up, and no END follows."""
     talk.say("set a 0 0 1;x;set b 0 0 1;x")
     talk.disk.failing["pread"] = errno.EIO
@@ -212,7 +216,7 @@ def test_a_read_that_fails_ends_a_get(talk: Talk) -> None:
         assert last == "MN"
 
 
-def test_a_disk_that_refuses_answers_a_quiet_request(talk: Talk) -> None:
+def test_quiet_set_that_the_disk_refuses_is_answered(talk: Talk) -> None:
     """With the status that memcached has for want of memory, and the reason."""
     talk.disk.failing["pwritev"] = errno.ENOSPC
     for opcode in (wire.SET, wire.SETQ):

@@ -28,7 +28,7 @@ def _exchanges(block: str) -> Iterator[tuple[bytes, bytes]]:
     yield sent.encode(), answered.encode()
 
 
-def test_examples_of_the_meta_commands_are_real(tmp_path: Path) -> None:
+def test_meta_commands_of_the_page_are_answered_as_it_says(tmp_path: Path) -> None:
     """In their order, after the example of the text protocol."""
     blocks = PAGE.read_text().split("```\n")
     (block,) = [block for block in blocks if block.startswith("mg ")]

@@ -133,7 +133,7 @@ def test_pipeline_of_calls_delays_no_other_client(talk: Talk) -> None:
             assert greedy.line() == b"ERROR"
 
 
-def test_some_keys_that_were_found_are_sampled(talk: Talk) -> None:
+def test_reads_that_found_a_value_are_sampled_one_in_64(talk: Talk) -> None:
     """One in 64, by the last bits of a duration."""
     talk.say("set hit 0 0 1;v")
     with running(talk) as case, case.client() as client:
@@ -168,7 +168,9 @@ def test_bug_closes_its_connection_only(
 
 
 @pytest.mark.slow
-def test_slow_clients_are_ended_and_idle_ones_are_not(talk: Talk) -> None:
+def test_client_that_sends_too_slowly_is_closed_and_an_idle_one_is_not(
+    talk: Talk,
+) -> None:
     """One that sends no more, and one that makes progress all the time, but little."""
     # Longer than the time until the first look.
     with running(talk, transfer=1.1) as case, ExitStack() as stack:
@@ -196,7 +198,7 @@ def test_slow_clients_are_ended_and_idle_ones_are_not(talk: Talk) -> None:
         assert int(case.stats.total) == 2003
 
 
-def test_memory_of_all_incomplete_commands_is_limited(talk: Talk) -> None:
+def test_incomplete_commands_above_the_memory_close_the_oldest(talk: Talk) -> None:
     """The one without progress for the longest time is closed."""
     with running(talk, memory=4000) as case, ExitStack() as stack:
         clients = []
@@ -226,7 +228,7 @@ def test_connections_above_the_limit_are_refused(talk: Talk) -> None:
         assert case.stats.connections_total == 3
 
 
-def test_the_oldest_idle_connection_gives_way(talk: Talk) -> None:
+def test_connection_above_the_limit_replaces_the_oldest_idle_one(talk: Talk) -> None:
     """To a new one above the limit."""
     with running(talk, connections=3) as case, ExitStack() as stack:
         clients = [stack.enter_context(case.client()) for _ in range(3)]
@@ -260,7 +262,7 @@ def test_idle_connections_are_closed_after_their_time(talk: Talk) -> None:
         assert case.stats.connections_idle == 1
 
 
-def test_connections_are_listed(talk: Talk) -> None:
+def test_stats_conns_lists_both_sides_of_each_connection(talk: Talk) -> None:
     """With the names of memcached, and the addresses of both sides."""
     with running(talk) as case, case.client() as client, case.client() as other:
         assert other.ask(b"mn\r\n") == b"MN"
@@ -281,7 +283,7 @@ def test_connections_are_listed(talk: Talk) -> None:
 
 
 @pytest.mark.slow
-def test_accepting_pauses_without_descriptors(
+def test_accept_without_descriptors_pauses_and_goes_on_later(
     talk: Talk, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The loop does not spin, and goes on when there are some."""
@@ -343,7 +345,7 @@ def test_flush_is_executed_when_it_is_due(
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
 
-def test_drain_finishes_what_has_arrived(talk: Talk) -> None:
+def test_drain_answers_what_has_arrived_and_waits_for_the_rest(talk: Talk) -> None:
     """And waits for an incomplete command until the deadline only."""
     with running(talk) as case, case.client() as partial, case.client() as busy:
         idle = case.client()
@@ -427,7 +429,7 @@ def test_pipeline_is_answered_in_order(
         assert client.ask(b"mn\r\n") == b"MN"
 
 
-def test_replies_follow_the_end_of_the_input(talk: Talk) -> None:
+def test_client_that_sends_no_more_gets_all_replies(talk: Talk) -> None:
     """A client that sends no more gets all of them, then the end."""
     with running(talk) as case, case.client() as client:
         client.send(b"set a 0 0 1\r\nx\r\n" + b"get a\r\nincr a 1\r\n" * 500)
@@ -478,7 +480,7 @@ def test_client_that_does_not_read_waits_alone(talk: Talk) -> None:
 
 
 @rows("127.0.0.1:0", "[::1]:0", "localhost:0")
-def test_address_is_shown_with_its_port(address: str) -> None:
+def test_name_of_a_listening_socket_has_its_port(address: str) -> None:
     """As in the setting."""
     with closing(ListeningSocket(address, "memcache_listen")) as listening:
         host, _, port = listening.name.rpartition(":")
@@ -486,7 +488,7 @@ def test_address_is_shown_with_its_port(address: str) -> None:
         assert int(port) > 0
 
 
-def test_file_of_another_process_is_not_removed(tmp_path: Path) -> None:
+def test_close_of_a_socket_leaves_the_file_of_another_process(tmp_path: Path) -> None:
     """If it has taken the place of this one."""
     path = tmp_path / "socket"
     with closing(ListeningSocket(str(path), "memcache_listen")):
@@ -501,7 +503,9 @@ def test_file_of_another_process_is_not_removed(tmp_path: Path) -> None:
     ("/" + "x" * 200, "path too long"),
     ("host.invalid:11211", "check the address"),
 )
-def test_refused_address_names_the_setting(address: str, reason: str) -> None:
+def test_listen_on_a_wrong_address_names_the_setting_and_the_remedy(
+    address: str, reason: str
+) -> None:
     """And the remedy."""
     text = f"memcache_listen: cannot listen on .*{reason}"
     with pytest.raises(ListenError, match=text):

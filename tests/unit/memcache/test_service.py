@@ -20,7 +20,7 @@ def login(talk: Talk, password: str) -> str:
     return talk.say(f"set auth 0 0 {5 + len(password)};user {password}")
 
 
-def test_tokens_allow_what_those_of_http_allow(tmp_path: Path) -> None:
+def test_command_with_a_token_may_do_what_http_allows(tmp_path: Path) -> None:
     """The one for writing also allows reading; without one, everyone may."""
     passwords = ("", "reading", "writing")
     reads, writes = (
@@ -48,7 +48,7 @@ def test_tokens_allow_what_those_of_http_allow(tmp_path: Path) -> None:
                 assert (talk.say(line) != REFUSED) is is_allowed, line
 
 
-def test_guesses_are_limited_and_counted(
+def test_authentication_after_ten_guesses_is_denied_for_a_minute(
     talk: Talk, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By address; passwords are not logged."""
@@ -65,7 +65,7 @@ def test_guesses_are_limited_and_counted(
     assert "guess" not in caplog.text
 
 
-def test_delayed_flush_waits(talk: Talk) -> None:
+def test_flush_with_a_delay_waits_and_the_last_one_counts(talk: Talk) -> None:
     """The next one replaces it; what is stored meanwhile is flushed, too."""
     assert talk.service.seconds_to_flush() is None
     for seconds in (2_500_000, 30 * 24 * 3600):

@@ -19,7 +19,7 @@ from volcache.store import Store
 from volcache.store.stats import RecoveryStats, StoreStats
 
 
-def test_rows_follow_the_conventions_of_prometheus() -> None:
+def test_metrics_follow_the_conventions_of_prometheus() -> None:
     """Counters end with `_total`, the unit stands before, help is one sentence."""
     for metric in METRICS:
         assert metric.name or metric.path
@@ -31,7 +31,7 @@ def test_rows_follow_the_conventions_of_prometheus() -> None:
         assert all(re.fullmatch(r"[a-z]+", label.name) for label in metric.labels)
 
 
-def test_names_and_paths_are_unique() -> None:
+def test_metrics_have_names_and_paths_of_their_own() -> None:
     """Two rows never write the same series or the same key."""
     names = Counter(metric.name for metric in METRICS if metric.name)
     paths = Counter(metric.path for metric in METRICS if metric.path)
@@ -55,7 +55,7 @@ def integers_in(value: Any) -> Iterator[int]:
 NOT_SHOWN = {"read_errors_in_row", "writes_at_refusal"}
 
 
-def test_every_counter_has_a_row(store: Store) -> None:
+def test_statistics_have_each_counter(store: Store) -> None:
     """A counter that is not in the table would be counted and never seen."""
     snapshot = watch_tiered(store).snapshot()
     assert snapshot.hot is not None
@@ -76,7 +76,7 @@ def test_every_counter_has_a_row(store: Store) -> None:
     assert expected <= set(integers_in(json.loads(encode_stats(snapshot))))
 
 
-def test_every_histogram_has_a_row(store: Store) -> None:
+def test_statistics_have_each_histogram(store: Store) -> None:
     """Those of the store, of each verb, of memcached and of each kind of commands."""
     snapshot = watch_tiered(store).snapshot()
     shown = [

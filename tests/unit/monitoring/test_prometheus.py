@@ -75,7 +75,7 @@ def test_parts_that_are_off_have_no_metrics(fifo_store: Store) -> None:
     assert "volcache_memcache_command_duration_seconds_count{kind=get}" in tiered
 
 
-def test_what_is_only_for_prometheus_is_shown(store: Store) -> None:
+def test_metrics_that_only_prometheus_has_are_shown(store: Store) -> None:
     """Or has another form in the JSON."""
     found = scrape(watch(store))
     assert found[f"volcache_build_info{{version={__version__}}}"] == 1
@@ -127,7 +127,7 @@ class LibraryMetrics(Collector):
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
 @pytest.mark.parametrize("make", [watch, watch_tiered])
-def test_output_is_what_the_library_would_write(
+def test_metrics_are_written_as_the_library_writes_them(
     store: Store, make: Callable[..., Monitor], accept: str
 ) -> None:
     """Byte by byte: labels in order, characters escaped, numbers as Go writes them."""

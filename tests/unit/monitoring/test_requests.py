@@ -21,7 +21,7 @@ def test_table_of_equally_hot_keys_keeps_its_limit() -> None:
     assert len(stats.sampled) <= 2048
 
 
-def test_keys_may_be_sampled_by_several_threads() -> None:
+def test_sample_by_several_threads_keeps_its_limit() -> None:
     """And read meanwhile: the table, which has a limit, is halved by one at a time."""
     stats = RequestStats()
 

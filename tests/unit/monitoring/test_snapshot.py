@@ -62,7 +62,7 @@ def test_process_without_free_descriptors_still_has_figures(tmp_path: Path) -> N
     assert without.pid == figures.pid
 
 
-def test_ready_answers_with_the_reason(
+def test_readiness_of_an_instance_with_a_problem_names_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopping process and a bad disk differ; `/-/healthy` is 200 in any case."""
@@ -78,7 +78,7 @@ def test_ready_answers_with_the_reason(
         assert client.ask("GET", "/-/healthy").status == "200 OK"
 
 
-def test_unknown_path_lists_all_that_exist(store: Store) -> None:
+def test_unknown_path_of_the_operator_lists_those_that_exist(store: Store) -> None:
     """Each path it names is answered, and is in the API description."""
     client = operator_of(watch(store))
     answer = client.ask("GET", "/-/metric")

@@ -68,7 +68,7 @@ def test_settings_are_all_those_in_effect_without_secrets(store: Store) -> None:
     assert (found["log_level"], found["read_token"]) == ("debug", False)
 
 
-def test_numbers_of_the_store_agree_with_the_store(fifo_store: Store) -> None:
+def test_statistics_of_the_store_agree_with_the_store(fifo_store: Store) -> None:
     """Sizes add up, volumes are in order; for counters see test_metrics.py."""
     store = fifo_store
     for turn in range(VOLUME_NUM):
@@ -168,7 +168,9 @@ def test_rings_are_null_or_have_each_counter(store: Store, fifo_store: Store) ->
     assert states == [eviction.reclaiming]
 
 
-def test_gain_is_a_share_of_gets(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gained_hits_are_a_share_of_gets_without_heads(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """HEADs are not reads of the policy."""
     requests = RequestStats()
     for method in ("GET", "GET", "GET", "GET", "HEAD"):
@@ -259,7 +261,9 @@ def test_hot_tier_is_null_or_has_each_server_and_counter(store: Store) -> None:
     }
 
 
-def test_what_is_written_is_read_back(store: Store, fifo_store: Store) -> None:
+def test_read_series_of_encoded_statistics_returns_each_metric(
+    store: Store, fifo_store: Store
+) -> None:
     """Each metric, with all its series and no other; histograms as such."""
     for make, one in product((watch, watch_tiered), (store, fifo_store)):
         monitor = make(one)

@@ -60,7 +60,7 @@ def test_rates_and_times_are_those_since_the_previous_report() -> None:
     assert shown(again, now)["reads"].startswith("50.0% hits")
 
 
-def test_problems_are_shown() -> None:
+def test_report_of_an_instance_with_problems_shows_them() -> None:
     """A disk that cannot be read, errors by kind, a memcached that is down."""
     stats = empty_stats()
     stats["ready"] = False
@@ -75,7 +75,7 @@ def test_problems_are_shown() -> None:
     assert shown(stats)["hot tier"] == "127.0.0.1:11211 up, promoted keys 5,678"
 
 
-def test_rings_and_eviction_are_shown() -> None:
+def test_report_of_two_rings_has_a_line_for_each() -> None:
     """One line for each ring; what is not known is left out."""
     stats = empty_stats(volumes=16)
     rings = ("main", "main", "probation")
@@ -111,7 +111,7 @@ def test_five_of_the_hottest_keys_are_shown() -> None:
 
 
 @rows("latency", "store", "started", "hot", "rings")
-def test_missing_numbers_are_an_error(missing: str) -> None:
+def test_report_without_some_numbers_is_an_error(missing: str) -> None:
     """As of an instance of another version."""
     stats = empty_stats()
     del stats[missing]

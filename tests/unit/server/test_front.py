@@ -28,7 +28,7 @@ def test_descriptor_limit_is_raised_to_the_one_that_is_allowed(
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (limits[1], limits[1])
 
 
-def test_refused_limit_is_logged(
+def test_descriptor_limit_that_is_refused_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The instance starts with the one it has."""
@@ -45,7 +45,7 @@ def test_refused_limit_is_logged(
     ]
 
 
-def test_connections_leave_descriptors_for_files(
+def test_connections_max_leaves_descriptors_for_files(
     limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that are open, and some more; however low the limit is, some are possible."""

@@ -48,7 +48,9 @@ def connect(manager: ServiceManager) -> Iterator[Connect]:
         yield connect
 
 
-def test_messages_arrive(manager: ServiceManager) -> None:
+def test_messages_to_a_manager_arrive_and_variables_are_removed(
+    manager: ServiceManager,
+) -> None:
     """Each value is one line; the variables are removed."""
     environ = {**manager.environment(watchdog_seconds=3), "A": "1"}
     notifier = Notifier(environ)
@@ -67,7 +69,7 @@ def test_messages_arrive(manager: ServiceManager) -> None:
     notifier.close()
 
 
-def test_nothing_is_sent_without_a_manager() -> None:
+def test_notifier_without_a_manager_sends_nothing() -> None:
     """There is no watchdog either."""
     notifier = Notifier({"WATCHDOG_USEC": "1000000"})
     assert (notifier.is_on, notifier.watchdog_seconds) == (False, 0)
@@ -203,7 +205,7 @@ def test_start_is_extended_while_the_process_works(
         wait_until(works, "a message")
 
 
-def test_requests_of_a_disk_are_unknown_without_a_device() -> None:
+def test_completed_requests_without_a_device_are_unknown() -> None:
     """As of /proc; of others it is a number."""
     assert completed_requests("/proc")() is None
     device = os.stat("/").st_dev  # noqa: PTH116

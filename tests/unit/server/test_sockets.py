@@ -31,7 +31,7 @@ def require_options(listener: socket.socket) -> None:
     assert not listener.get_inheritable()
 
 
-def test_port_in_use_is_an_error_with_a_remedy() -> None:
+def test_listen_on_a_port_in_use_names_the_remedy() -> None:
     """One line with the address, the reason and the remedy."""
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
@@ -45,7 +45,7 @@ def test_port_in_use_is_an_error_with_a_remedy() -> None:
     assert "\n" not in text
 
 
-def test_port_can_be_reused_at_once() -> None:
+def test_listen_after_another_process_reuses_the_port() -> None:
     """A restart does not wait for the connections of the previous process."""
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
@@ -56,7 +56,9 @@ def test_port_can_be_reused_at_once() -> None:
     listen("127.0.0.1", port).close()
 
 
-def test_every_cause_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listen_on_a_wrong_address_names_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """IPv6 addresses are shown in brackets; no descriptor stays open."""
     before = descriptors()
     with pytest.raises(ListenError, match=r"192\.0\.2\.1:\d+: .*use an ip"):
@@ -111,7 +113,7 @@ def test_socket_of_another_process_is_not_touched(passed: socket.socket) -> None
         assert passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
 
 
-def test_what_is_not_one_listening_socket_is_refused(
+def test_activation_without_one_listening_socket_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The start fails for a wrong unit file; the text says what to pass."""
