@@ -106,12 +106,11 @@ def run(config: Config, read_again: Callable[[], Config]) -> None:
         core = _open_core(config, outside, closing)
         parts = _open_front(config, core, reloader.reload, closing)
         reloader.start(parts.change)
-        _start_pulse(config, parts)
         # All objects that exist now live as long as the process: the garbage collector
         # need not visit millions of keys.
         gc.collect()
         gc.freeze()
-        _serve(parts, partial(_reload, parts, reloader))
+        _serve(config, parts, partial(_reload, parts, reloader))
         _logger.info("serving.ended")
 
 
@@ -280,15 +279,7 @@ def _limits(config: Config) -> Limits:
     )
 
 
-class _Commands(NamedTuple):
-    """What commands of memcached clients use."""
-
-    service: Service
-    log: CommandLog
-    facts: CommandFacts
-
-
-def _make_commands(config: Config, core: _Core) -> _Commands | None:
+def _make_commands(config: Config, core: _Core) -> CommandFacts | None:
     """Create what the memcached protocol needs, if it is configured."""
     socket_ = core.outside.addresses.memcache
     if socket_ is None:
@@ -307,15 +298,14 @@ def _make_commands(config: Config, core: _Core) -> _Commands | None:
     statistics = ServerStatistics(core.cache, stats, shown)
     service = Service(core.cache, limits, statistics, core.refusals)
     sample, lines = core.status.requests.sample, core.outside.lines
-    facts = CommandFacts(service, stats, log, sample, lines)
-    return _Commands(service, log, facts)
+    return CommandFacts(service, stats, log, sample, lines)
 
 
 class _Parts(NamedTuple):
     """What answers requests."""
 
     core: _Core
-    commands: _Commands | None
+    commands: CommandFacts | None
     app: App
     admin: Admin
     entrance: Entrance
@@ -333,10 +323,9 @@ class _Parts(NamedTuple):
             front = Cors(front, cors)
         self.app.set_slow(config.log_slow)
         if self.commands is not None:
-            service, log, _ = self.commands
             may_flush, ring = config.memcache_flush, settings.ring
-            service.change(access, may_flush=may_flush, ring=ring)
-            log.set_threshold(config.log_slow)
+            self.commands.service.change(access, may_flush=may_flush, ring=ring)
+            self.commands.log.set_threshold(config.log_slow)
         self.front.change(access, cors)
         self.entrance.front = front
         self.admin.set_access(config.admin_token, config.admin_hosts)
@@ -380,7 +369,7 @@ def _open_front(
         readers=core.readers,
         connections=core.connections,
         memory=config.body_memory or default_body_memory(),
-        commands=commands.facts if commands else None,
+        commands=commands,
         access_log=core.outside.lines,
     )
     closing.callback(front.close)
@@ -391,9 +380,9 @@ def _open_front(
     return _Parts(core, commands, app, admin, entrance, front)
 
 
-def _start_pulse(config: Config, parts: _Parts) -> None:
-    """Let the front keep recent numbers, and tell the service manager how it is."""
-    beat, front, core = _heartbeat(config, parts), parts.front, parts.core
+def _start(parts: _Parts, beat: Heartbeat | None) -> None:
+    """Answer requests, keep recent numbers, and tell the service manager how it is."""
+    front, core = parts.front, parts.core
 
     def pulse() -> None:
         front.loops.flush()
@@ -402,7 +391,7 @@ def _start_pulse(config: Config, parts: _Parts) -> None:
         if beat is not None:
             beat.beat()
 
-    front.set_pulse(beat.interval if beat else BEAT_SECONDS, pulse)
+    front.start(parts.entrance, pulse, beat.interval if beat else BEAT_SECONDS)
 
 
 def _heartbeat(config: Config, parts: _Parts) -> Heartbeat | None:
@@ -450,10 +439,10 @@ def _reload(parts: _Parts, reloader: Reloader) -> None:
         _logger.exception("config.failed")
 
 
-def _serve(parts: _Parts, on_hangup: Callable[[], None]) -> None:
+def _serve(config: Config, parts: _Parts, on_hangup: Callable[[], None]) -> None:
     """Answer requests until a signal ends it."""
     outside, front = parts.core.outside, parts.front
-    front.start(parts.entrance)
+    _start(parts, _heartbeat(config, parts))
     outside.addresses.log_started()
     wait_for_stop(on_hangup)
     started = time.monotonic()

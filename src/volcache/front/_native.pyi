@@ -7,6 +7,7 @@ from typing import Protocol
 
 from volcache.memcache.service import Service
 from volcache.monitoring.commands import CommandStats
+from volcache.slow_log import CommandLog
 from volcache.store._core._native import Clock, Index
 from volcache.store.format import RecordFields
 
@@ -312,12 +313,13 @@ class CommandFacts:
 
     service: Service
     stats: CommandStats
+    log: CommandLog
 
     def __init__(
         self,
         service: Service,
         stats: CommandStats,
-        log: object,
+        log: CommandLog,
         sample: Callable[[bytes], None],
         access_log: AccessLog | None = None,
     ) -> None:
@@ -327,7 +329,7 @@ class CommandFacts:
         Args:
             service: Answers what commands ask.
             stats: Is added to.
-            log: A `CommandLog`.
+            log: Of slow commands.
             sample: Gets one key in 64 of those that were read.
             access_log: Gets a line for each command; None: there is none.
         """

@@ -59,8 +59,8 @@ cdef vc_mc_access access_of(service):
 cdef class CommandFacts:
     """What the commands use, and what Python answers and learns."""
 
-    cdef readonly object service, stats
-    cdef object store, store_stats, log, sample
+    cdef readonly object service, stats, log
+    cdef object store, store_stats, sample
     cdef object kept  # what the last answer points to
     cdef Marks reads, won
     cdef Copies copies

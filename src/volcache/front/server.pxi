@@ -243,8 +243,7 @@ cdef class Server:
         self.set_tokens(&settings.may_read, may_read)
         self.set_tokens(&settings.may_write, may_write)
         settings.answers = True  # The executors of the admin address answer nothing.
-        limits = self.app.limits
-        settings.default_ttl, settings.max_ttl = limits.default_ttl, limits.max_ttl
+        *_, settings.default_ttl, settings.max_ttl = self.app.limits
         if self.commands is not None:
             access = access_of(self.commands.service)
             commands_slow_ns = min(self.commands.log.threshold_ns, 2**62)

@@ -263,8 +263,6 @@ class Front:
             commands.service.statistics.connections = of_clients
         self._has_ended = threading.Event()
         self._worker = Background("front", self._work, self._has_ended.is_set)
-        self._pulse: Callable[[], None] | None = None
-        self._pulse_seconds = self._pulse_at = 0.0
 
     def change(self, access: Access, cors: CorsHeaders) -> None:
         """
@@ -288,12 +286,18 @@ class Front:
             },
         )
 
-    def set_pulse(self, seconds: float, pulse: Callable[[], None]) -> None:
-        """Call a function at an interval, from `start` on, in the thread of the front."""
-        self._pulse_seconds, self._pulse = seconds, pulse
+    def start(
+        self, app: WSGIApplication, pulse: Callable[[], None], seconds: float
+    ) -> None:
+        """
+        Serve clients.
 
-    def start(self, app: WSGIApplication) -> None:
-        """Serve clients; `app` is called for the requests that the loops forward."""
+        Args:
+            app: Called for the requests that the loops forward.
+            pulse: Called in the thread of the front.
+            seconds: From one such call to the next.
+        """
+        self._pulse, self._pulse_seconds, self._pulse_at = pulse, seconds, 0.0
         if self._application is not None:
             self._application.start(app)
         self._worker.start()
@@ -350,6 +354,6 @@ class Front:
         self.loops.wait(_WORK_SECONDS)
         self.loops.work()
         now = time.monotonic()
-        if self._pulse is not None and now >= self._pulse_at:
+        if now >= self._pulse_at:
             self._pulse_at = now + self._pulse_seconds
             self._pulse()

@@ -21,7 +21,7 @@ from support.waiting import wait_until
 def test_server_that_hangs_costs_one_timeout() -> None:
     """The first call waits, the following ones do not; each is a miss."""
     script = Scripted()
-    with FakeMemcached(script) as server, open_tier(server.address) as tier:
+    with FakeMemcached(script) as server, open_tier(server.address, timeout=1) as tier:
         tier.promote(b"k", b"item", 0)
         script.is_silent = True
         started = time.monotonic()
@@ -32,10 +32,10 @@ def test_server_that_hangs_costs_one_timeout() -> None:
 
     assert tier.stats.failures["timeout"] == 1
     assert tier.stats.gets == 1
-    assert elapsed >= 0.05
+    assert elapsed >= 1
     # One stored the item, one waited.
     assert tier.stats.calls.count == 2
-    assert tier.stats.calls.total_ns >= 50_000_000
+    assert tier.stats.calls.total_ns >= 10**9
 
 
 @pytest.mark.slow

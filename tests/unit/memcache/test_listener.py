@@ -101,15 +101,13 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
 
 @contextmanager
 def running(
-    talk: Talk, pulse: Callable[[], None] | None = None, **limits: Any
+    talk: Talk, pulse: Callable[[], None] = lambda: None, **limits: Any
 ) -> Iterator[Case]:
     """Run a front with these limits."""
     readers = Readers(talk.store.index, threads=1)
     with closing(ListeningSocket("127.0.0.1:0", "memcache_listen")) as listening:
         case = Case(talk, listening, readers, **limits)
-        if pulse is not None:
-            case.front.set_pulse(0.01, pulse)
-        case.front.start(lambda _environ, _start: [])
+        case.front.start(lambda _environ, _start: [], pulse, 0.01)
         try:
             yield case
         finally:
