@@ -63,14 +63,6 @@ class Histogram:
         """How many durations were counted."""
         return sum(self.counts)
 
-    def cumulative(self) -> list[tuple[float, int]]:
-        """Return the upper bound of each bucket in seconds, and the count below it."""
-        found, below = [], 0
-        for bits, count in enumerate(self.counts):
-            below += count
-            found.append(((1 << bits) / NS_PER_SECOND, below))
-        return found
-
     def merged(self, other: Histogram) -> Histogram:
         """Return the sum of two histograms; neither is changed."""
         counts = [

@@ -1,7 +1,7 @@
 """Histograms of durations."""
 
 from support.tables import rows
-from volcache.histogram import BUCKETS, LONG_NS, Histogram
+from volcache.histogram import LONG_NS, Histogram
 
 
 @rows((0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (1023, 10), (1024, 11), (2**62, 63))
@@ -31,17 +31,6 @@ def test_number_of_kept_durations_is_bounded() -> None:
     for started_ns in range(1000):
         histogram.observe(started_ns, LONG_NS + 1)
     assert len(histogram.long) == 64
-
-
-def test_cumulative_counts_end_with_the_total() -> None:
-    """With bounds in seconds, as Prometheus requires."""
-    histogram = Histogram()
-    for ns in (1, 1000, 10**6):
-        histogram.observe(0, ns)
-    found = histogram.cumulative()
-    assert len(found) == BUCKETS
-    assert found[-1][1] == 3
-    assert found[10] == (1024 / 10**9, 2)
 
 
 @rows(0.5, 0.99, 0.999)

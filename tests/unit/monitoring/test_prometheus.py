@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Final
 
 import pytest
@@ -113,11 +114,11 @@ class LibraryMetrics(Collector):
         for values, value in metric.read(self.snapshot).items():
             texts = [str(text) for text in values]
             if isinstance(value, Histogram):
-                below = value.cumulative()
-                buckets = [(str(below[bits][0]), below[bits][1]) for bits in BOUND_BITS]
+                below = list(accumulate(value.counts))
+                buckets = [(str(2**bits / 1e9), below[bits]) for bits in BOUND_BITS]
                 made.add_metric(
                     texts,
-                    [*buckets, ("+Inf", below[-1][1])],
+                    [*buckets, ("+Inf", below[-1])],
                     sum_value=value.total_ns / 1e9,
                 )
             elif value is not None:
