@@ -20,6 +20,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_New
 from posix.types cimport off_t
+from posix.unistd cimport close
 
 from volcache.errors import DamagedRecordError
 from volcache.store.files import SyncFailedError
@@ -800,7 +801,7 @@ cdef class SharedReader:
     def __dealloc__(self):
         vc_guest_free(self.guest)
         if self.folder >= 0:
-            os.close(self.folder)
+            close(self.folder)
 
     cdef object look(
         self, const uint8_t *name, size_t length, bint is_head, bint counts, bint is_value
