@@ -162,8 +162,10 @@ def test_returned_write_survives_a_kill(tmp_path: Path) -> None:
         "cache['a'] = b'1'\ndel cache\n",
         "cache['a'] = b'1'\nhold = [cache]\nhold.append(hold)\ndel cache, hold\n",
         "import threading\nthreading.Thread(target=cache.set, args=('a', b'1')).start()\n",
-        "sys.kept = [cache, volcache.open(sys.argv[1])]\n"
-        "sys.kept[1]['a'] = b'1'\nsys.kept.append(sys.kept)\n",
+        (
+            "sys.kept = [cache, volcache.open(sys.argv[1])]\n"
+            "sys.kept[1]['a'] = b'1'\nsys.kept.append(sys.kept)\n"
+        ),
     ],
     ids=["end", "exit", "last reference", "cycle", "thread", "guest"],
 )

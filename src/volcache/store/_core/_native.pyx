@@ -800,8 +800,7 @@ cdef class SharedReader:
 
     def __dealloc__(self):
         vc_guest_free(self.guest)
-        if self.folder >= 0:
-            close(self.folder)
+        close(self.folder)  # Of -1 it is refused.
 
     cdef object look(
         self, const uint8_t *name, size_t length, bint is_head, bint counts, bint is_value
