@@ -4,7 +4,6 @@ Builds the source package and the wheels of a release, installs each and tests i
     tools/release.py                    all wheels, of the last commit
     tools/release.py --release          only of a tree that is ready for a release
     tools/release.py --only 'cp313-*'   some of the wheels; repeatable
-    tools/release.py --python PATH      with the headers of this Python; repeatable
 
 Builds from the last commit, in a folder of its own. Packages that have passed all tests
 replace ./dist. Needs git, a Debian machine with x86-64 processors, and the package index
@@ -48,7 +47,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--release", action="store_true")
     parser.add_argument("--only", action="append", default=[])
-    parser.add_argument("--python", action="append", default=[])
     arguments = parser.parse_args()
     only = arguments.only or ["*"]
     targets = [t for t in TARGETS if any(fnmatch(t.name, pattern) for pattern in only)]
@@ -57,7 +55,7 @@ def main() -> None:
     say("versions")
     version = check_versions(is_release=arguments.release)
     with tempfile.TemporaryDirectory(prefix="volcache-release") as name:
-        untested = release(Path(name), targets, tuple(arguments.python))
+        untested = release(Path(name), targets)
     shutil.rmtree(DIST, ignore_errors=True)
     BUILT.rename(DIST)
     for target in untested:
@@ -70,14 +68,12 @@ def say(step: str) -> None:
     print(f"== {step}", flush=True)
 
 
-def release(
-    folder: Path, targets: list[Target], given: tuple[str, ...]
-) -> list[Target]:
+def release(folder: Path, targets: list[Target]) -> list[Target]:
     """Build and test; return the targets whose wheels were not tested."""
     epoch = int(output("git", "log", "-1", "--format=%ct"))
     say("tools, headers and interpreters")
-    include = {t.python: wheels.headers(t.python, given) for t in targets}
-    found = {t: python for t in targets if (python := wheels.interpreter(t, given))}
+    include = {t.python: wheels.headers(t.python) for t in targets}
+    found = {t: python for t in targets if (python := wheels.interpreter(t))}
     say("source package")
     shutil.rmtree(BUILT, ignore_errors=True)
     BUILT.mkdir(parents=True)

@@ -106,15 +106,13 @@ def libev() -> Path:
 # --- Interpreters and headers ----------------------------------------------------------
 
 
-def interpreter(target: Target, given: tuple[str, ...] = ()) -> Path | None:
+def interpreter(target: Target) -> Path | None:
     """
     Return a Python that tests a wheel can be started with; None if there is none.
 
-    Args:
-        target: Which. One that this machine has is preferred to Debian's.
-        given: Paths that are preferred to both.
+    One that this machine has is preferred to Debian's.
     """
-    if target.machine == "x86_64" and (found := _installed(target.python, given)):
+    if target.machine == "x86_64" and (found := _installed(target.python)):
         return found
     if target.python not in SUITES:
         return None
@@ -132,18 +130,18 @@ def interpreter(target: Target, given: tuple[str, ...] = ()) -> Path | None:
     return path
 
 
-def headers(version: str, given: tuple[str, ...] = ()) -> Path:
+def headers(version: str) -> Path:
     """
     Return a folder with the headers of a Python.
 
     Those of both machines differ in nothing that an extension uses.
     """
-    if installed := _installed(version, given):
+    if installed := _installed(version):
         folder = Path(output(str(installed), "-c", _SHOW_HEADERS))
     elif version in SUITES:
         folder = _debian(Target(version, "x86_64")) / f"usr/include/python{version}"
     else:
-        sys.exit(f"no Python {version} was found, and Debian has none; give --python")
+        sys.exit(f"no Python {version} was found in PATH, and Debian has none")
     # Beside them are those of the C library of this machine.
     copy = CACHE / f"headers-{version}"
     shutil.rmtree(copy, ignore_errors=True)
@@ -164,11 +162,11 @@ _IS_USABLE: Final = (
 
 
 @cache
-def _installed(version: str, given: tuple[str, ...]) -> Path | None:
+def _installed(version: str) -> Path | None:
     """Return a Python of this machine that has its headers; None if there is none."""
     name = f"python{version}"
     homes = (Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/{name}")
-    for path in (*given, shutil.which(name), *sorted(homes)):
+    for path in (shutil.which(name), *sorted(homes)):
         if path and not _code(str(path), "-c", _IS_USABLE, version):
             return Path(path)
     return None
