@@ -18,6 +18,8 @@ from volcache.cli.screen import show
 from volcache.cli.values import targets_of
 from volcache.errors import ConfigError, InstanceError
 from volcache.fleet.remote import Stats, each, fetch_stats
+from volcache.monitoring.stats_json import with_quantiles
+from volcache.monitoring.terminal import report
 
 if TYPE_CHECKING:
     import argparse
@@ -79,9 +81,6 @@ def _rounds(urls: Sequence[str]) -> Iterator[tuple[Found, Mapping[str, Stats]]]:
 
 def _print_json(found: Found, *, is_whole: bool) -> None:
     """Print the numbers of one instance, or a list; in one line unless it is all."""
-    # Imported here, so that other commands do not load it.
-    from volcache.monitoring.stats_json import with_quantiles  # noqa: PLC0415
-
     rows: list[Any] = []
     for url, stats in found:
         if isinstance(stats, InstanceError):
@@ -97,9 +96,6 @@ def _print_json(found: Found, *, is_whole: bool) -> None:
 
 def _lines(found: Found, before: Mapping[str, Stats]) -> list[str]:
     """Return the reports of the instances; of several, each with its URL above it."""
-    # Imported here, so that other commands do not load it.
-    from volcache.monitoring.terminal import report  # noqa: PLC0415
-
     lines: list[str] = []
     for url, stats in found:
         if len(found) > 1:

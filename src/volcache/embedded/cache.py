@@ -10,13 +10,11 @@ keep out of each other's way.
 from __future__ import annotations
 
 import math
-import os
 import re
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from contextvars import copy_context
 from hashlib import sha256
 from io import BytesIO
-from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep, time_ns
 from typing import (
@@ -46,8 +44,10 @@ from volcache_client.keys import (
 from volcache_client.many import distinct
 from volcache_client.memo import SyncCachedFunction, memoized
 from volcache_client.messages import Item
+from volcache_client.uploads import SourceFailed, Upload
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from volcache.store import Record
@@ -217,14 +217,11 @@ class EmbeddedCache(StoredMapping[V]):
             OSError: It cannot be read.
         """
         name = encoded(key)
-        if isinstance(source, str | os.PathLike):
-            data: object = Path(source).read_bytes()
-        else:
-            data = source.read() if hasattr(source, "read") else None
-        if not isinstance(data, bytes):
-            raise InvalidArgumentError(
-                f"{source!r} is neither a path nor a file opened as binary"
-            )
+        with closing(Upload(source)) as upload:
+            try:
+                data = b"".join(upload.blocks())
+            except SourceFailed as failed:
+                raise failed.error from None
         etag = self._put(name, data, self._ttl(ttl), content_type or "")
         return cast("str", etag)
 

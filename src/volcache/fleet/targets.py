@@ -92,9 +92,7 @@ def _read(source: str) -> Iterator[Target]:
                 instance.weight,
                 instance.machine.name,
                 instance.name in inventory.drained,
-                ""
-                if instance.operator_address == instance.address
-                else f"http://{instance.operator_address}",
+                f"http://{instance.operator_address}",
             )
     else:
         try:

@@ -64,13 +64,13 @@ def test_read_targets_of_a_wrong_line_names_it(
 def test_read_targets_of_addresses_and_files_keeps_their_order(tmp_path: Path) -> None:
     """In the order in which they are given."""
     (tmp_path / "list").write_text("a:1\n")
-    (tmp_path / "fleet.toml").write_text('[machines]\nm = "b"\n[defaults]\nport = 2\n')
     (tmp_path / "fleet.toml").write_text('[machines]\nm = "10.0.0.1"\n')
+    url = "http://10.0.0.1:1234"
     sources = ["http://c:3/-/", str(tmp_path / "list"), str(tmp_path / "fleet.toml")]
     assert read_targets(sources) == [
         Target("c:3", "http://c:3"),
         Target("a:1", "http://a:1"),
-        Target("m:1234", "http://10.0.0.1:1234", 10, "m"),
+        Target("m:1234", url, 10, "m", operator=url),
     ]
     with pytest.raises(ConfigError, match=r"the arguments: a:1 is also in .*list;"):
         read_targets([str(tmp_path / "list"), "a:1"])
