@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
-from reference import EVENT, EVENTS, log_calls
+from reference import EVENT, EVENTS, SOURCE, log_calls
 
-CALLS = cache(log_calls)
+CALLS = cache(lambda: list(log_calls()))
 # The fields that every line of the JSON format has.
 RESERVED = {"time", "level", "logger", "event", "traceback"}
 
@@ -17,6 +18,13 @@ def test_event_has_a_name_and_fields() -> None:
         assert EVENT.fullmatch(event.template), event
         assert len(set(event.fields)) == len(event.fields), event
         assert not RESERVED & set(event.fields), event
+
+
+def test_log_call_without_a_literal_event_is_the_helper_only() -> None:
+    """It would be missing from the table."""
+    texts = "".join(path.read_text() for path in SOURCE.rglob("*.py"))
+    calls = re.findall(r"\b_logger\.[a-z]+\(|(?<!def )\b_log_some\(", texts)
+    assert len(calls) == len(CALLS()) + 1
 
 
 def test_event_has_the_same_fields_everywhere() -> None:

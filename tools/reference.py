@@ -10,7 +10,6 @@ read from the log calls.
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import tomllib
@@ -44,15 +43,11 @@ EVENTS: Final[dict[str, list[str]]] = tomllib.loads(
     (ROOT / "tools" / "events.toml").read_text(encoding="utf-8")
 )
 EVENT: Final = re.compile(r"[a-z]+\.[a-z_]+( [a-z_]+=\S+)*")
-_LEVELS: Final = {
-    "debug": "debug",
-    "info": "info",
-    "warning": "warning",
-    "error": "error",
-    "exception": "error",
-}
-# Functions that log the event they are passed, and at which level.
-_HELPERS: Final = {"_log_some": "error"}
+_LOG_CALL: Final = re.compile(
+    r'\b(?:_logger\.(?=[a-z])|(?=_log_some))(\w+)\(\s*((?:"[^"]*"\s*)+)'
+)
+# What is logged by what is not called like its level.
+_LEVELS: Final = {"exception": "error", "_log_some": "error"}
 
 _HEAD: Final = """\
 # Reference
@@ -109,7 +104,6 @@ class LogCall(NamedTuple):
 
     template: str
     level: str
-    where: str
 
     @property
     def name(self) -> str:
@@ -122,44 +116,12 @@ class LogCall(NamedTuple):
         return tuple(word.split("=")[0] for word in self.template.split(" ")[1:])
 
 
-def log_calls() -> list[LogCall]:
-    """
-    Return every log call of the package.
-
-    Raises:
-        ValueError: A call does not have its text as a literal.
-    """
-    found = []
-    for path in sorted(SOURCE.rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        helpers = [
-            node
-            for function in ast.walk(tree)
-            if isinstance(function, ast.FunctionDef) and function.name in _HELPERS
-            for node in ast.walk(function)
-        ]
-        for node in ast.walk(tree):
-            level = _level_of(node)
-            if level is None or node in helpers or not isinstance(node, ast.Call):
-                continue
-            where = f"{path.relative_to(SOURCE)}:{node.lineno}"
-            text = node.args[0]
-            if not isinstance(text, ast.Constant):
-                raise ValueError(f"{where}: the event is not a literal")  # noqa: TRY004
-            found.append(LogCall(str(text.value), level, where))
-    return found
-
-
-def _level_of(node: ast.AST) -> str | None:
-    """Return the level of a log call, None for anything else."""
-    if not isinstance(node, ast.Call):
-        return None
-    called = node.func
-    if isinstance(called, ast.Name):
-        return _HELPERS.get(called.id)
-    if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):
-        return None
-    return _LEVELS.get(called.attr) if called.value.id == "_logger" else None
+def log_calls() -> Iterator[LogCall]:
+    """Yield every log call of the package; its text is a literal."""
+    for path in SOURCE.rglob("*.py"):
+        for level, text in _LOG_CALL.findall(path.read_text()):
+            template = "".join(text.split('"')[1::2])
+            yield LogCall(template, _LEVELS.get(level, level))
 
 
 def render() -> str:
