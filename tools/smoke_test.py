@@ -92,7 +92,10 @@ def check_server(mount_point: Path) -> None:
         server.terminate()
         _require(server.wait(_SECONDS) == 0, "SIGTERM did not end it with exit code 0")
     with _serving(mount_point, port) as server:
-        with volcache_client.Client([f"127.0.0.1:{port}"]) as client:
+        address, patience = f"127.0.0.1:{port}", _SECONDS
+        with volcache_client.Client(
+            [address], timeout=patience, connect_timeout=patience
+        ) as client:
             client.set("late", b"late")
         server.kill()
         server.wait()
