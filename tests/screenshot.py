@@ -11,7 +11,6 @@ takes a screenshot.
 
 from __future__ import annotations
 
-import argparse
 import random
 import subprocess
 import sys
@@ -37,6 +36,7 @@ from support.process import ServerProcess
 
 PICTURE: Final = Path(__file__).resolve().parents[1] / "docs" / "page.png"
 HEIGHT: Final = 1030
+SECONDS: Final = 56.0  # Under load, before the picture.
 CLIENTS: Final = 2
 PAUSE_SECONDS: Final = 0.004
 SETTINGS: Final = {"volume_size": 16 << 20, "volume_num": 32}
@@ -67,24 +67,20 @@ def load(port: int, **options: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen([compiled(SOURCE), *words], stdout=subprocess.DEVNULL)
 
 
-def photograph(url: str, seconds: float, picture: Path) -> list[str]:
+def photograph(url: str) -> list[str]:
     """Show the page for a while; return the errors and warnings of the browser."""
     with a_browser() as browser:
         tab = Tab(browser)
         tab.page.set_viewport_size({"width": 1280, "height": HEIGHT})
         tab.page.goto(f"{url}/-/")
         tab.wait_for("link", "Live")
-        tab.page.wait_for_timeout(seconds * 1000)
-        tab.page.screenshot(path=picture)
+        tab.page.wait_for_timeout(SECONDS * 1000)
+        tab.page.screenshot(path=PICTURE)
         return tab.complaints
 
 
 def main() -> int:
     """Run the instance, the load and the browser; 1 if the browser had errors."""
-    parser = argparse.ArgumentParser(description="Take docs/page.png.")
-    parser.add_argument("--seconds", type=float, default=56.0)
-    parser.add_argument("--picture", type=Path, default=PICTURE)
-    arguments = parser.parse_args()
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="volcache-"))
         server = stack.enter_context(ServerProcess(folder, settings=SETTINGS))
@@ -93,16 +89,14 @@ def main() -> int:
             load(server.port, puts=100, **every).wait()
         clients = [partial(ask, server.url, seed) for seed in range(CLIENTS)]
         stack.enter_context(in_background(*clients))
-        seconds = arguments.seconds + 5
         loads = [
-            load(server.port, keys=HOT_KEYS, connections=6, seconds=seconds),
-            load(server.port, keys=KEYS, connections=1, puts=5, seconds=seconds),
+            load(server.port, keys=HOT_KEYS, connections=6, seconds=SECONDS + 5),
+            load(server.port, keys=KEYS, connections=1, puts=5, seconds=SECONDS + 5),
         ]
-        complaints = photograph(server.url, arguments.seconds, arguments.picture)
+        complaints = photograph(server.url)
         for one in loads:
             one.wait()
-    size = arguments.picture.stat().st_size
-    sys.stdout.write(f"{arguments.picture}: {size} bytes\n")
+    sys.stdout.write(f"{PICTURE}: {PICTURE.stat().st_size} bytes\n")
     sys.stderr.writelines(f"browser: {text}\n" for text in complaints)
     return 1 if complaints else 0
 
