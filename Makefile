@@ -17,8 +17,7 @@ TESTS = $(if $(HAS_ROOM),TMPDIR=$(MEMORY)) SEED=$(or $(SEED),$(shell date -u +%Y
 	$(PYTHON) -m pytest
 # What these commands count is shown in docs/RELIABILITY.md.
 COUNTED = $(PYTHON) tests/figures.py
-# Each worker gets one test at a time: some take a thousand times as long as others.
-WORKERS := -n $(JOBS) --dist load --maxschedchunk 1
+WORKERS := -n $(JOBS)
 AT_ONCE := --no-print-directory -j$(CORES) --output-sync=target
 BIN := .venv/bin
 PYTHON := $(BIN)/python

@@ -8,10 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from support.extent import EXTENT, SEED, sample
 from support.memcached import MemcachedProcess
@@ -21,6 +22,17 @@ from volcache.config import ENVIRONMENT_PREFIX
 
 # Tests of clients and programs of others, all marked `nightly` or `recipes`.
 OF_OTHERS: Final = [Path(__file__).parent / name for name in ("clients", "recipes")]
+# Files whose tests share what takes long to start: one worker runs all of them.
+TOGETHER: Final = (
+    "tests/behaviour/test_http.py",
+    "tests/behaviour/test_memcached.py",
+    "tests/cluster/test_client_ring.py",
+    "tests/cluster/test_origin.py",
+    "tests/integration/test_load.py",
+    "tests/integration/test_page.py",
+    "tests/integration/test_timeouts.py",
+    "tests/integration/test_vocabulary.py",
+)
 # How long an example takes decides nothing: the machine may be loaded.
 settings.register_profile(
     "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -67,6 +79,21 @@ def pytest_collection_modifyitems(
         items.sort(
             key=lambda item: (-seconds_of(item.nodeid, seconds), _is_short(item))
         )
+
+
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives each worker of pytest-xdist one test at a time, or all of a file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        """Return what is run by one worker."""
+        path = nodeid.partition("::")[0]
+        return path if path in TOGETHER else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    """Schedule the files above first, and then the long tests."""
+    return Scheduling(config, log)
 
 
 def _leave_out(
