@@ -18,10 +18,24 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> Iterator[Filled]:
-    """Start an origin, instances and nginx."""
+def own(tmp_path: Path) -> Iterator[Filled]:
+    """Start an origin, instances and nginx, of which a test may stop any."""
     with ExitStack() as stack:
         yield Filled(tmp_path, stack)
+
+
+@pytest.fixture(scope="module")
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
+    with ExitStack() as stack:
+        yield Filled(tmp_path_factory.mktemp("origin"), stack)
+
+
+@pytest.fixture
+def filled(_shared: Filled) -> Filled:
+    """Return those that run on, with an origin that was not asked yet."""
+    _shared.origin.asked.clear()
+    _shared.origin.heads.clear()
+    return _shared
 
 
 def test_clients_that_miss_one_file_are_one_request_to_the_origin(
@@ -75,48 +89,49 @@ def test_clients_that_miss_one_file_are_one_request_to_the_origin(
     ids=str,
 )
 def test_other_answers_are_passed_and_not_stored(
-    filled: Filled, status: int, headers: dict[str, str], length: int
+    filled: Filled, tmp_path: Path, status: int, headers: dict[str, str], length: int
 ) -> None:
     """Also those above the limit; the origin is asked each time."""
-    filled.origin.answers["/x"] = status, headers, b"v" * length
+    path = f"/{tmp_path.name}"
+    filled.origin.answers[path] = status, headers, b"v" * length
     for _ in range(2):
-        found = filled.get("/x", Cookie="a=b", Authorization="Bearer x")
+        found = filled.get(path, Cookie="a=b", Authorization="Bearer x")
         assert (found.status_code, found.content) == (status, b"v" * length)
-    assert filled.stored("/x") == []
+    assert filled.stored(path) == []
     heads = filled.origin.heads
     assert not any(one["Cookie"] or one["Authorization"] for one in heads)
 
 
-def test_old_answers_are_sent_while_the_origin_is_dead(filled: Filled) -> None:
+def test_old_answers_are_sent_while_the_origin_is_dead(own: Filled) -> None:
     """And what volcache has, without asking it."""
-    filled.origin.answers["/old"] = 200, {"Cache-Control": "max-age=1"}, b"one"
-    filled.origin.answers["/kept"] = 200, {"Cache-Control": "max-age=900"}, b"two"
-    assert filled.get("/old").content == b"one"
-    assert filled.get("/kept").content == b"two"
-    filled.origin.stop()
-    wait_until(lambda: filled.stored("/old") == [], "its end")
+    own.origin.answers["/old"] = 200, {"Cache-Control": "max-age=1"}, b"one"
+    own.origin.answers["/kept"] = 200, {"Cache-Control": "max-age=900"}, b"two"
+    assert own.get("/old").content == b"one"
+    assert own.get("/kept").content == b"two"
+    own.origin.stop()
+    wait_until(lambda: own.stored("/old") == [], "its end")
     wait_until(
-        lambda: filled.get("/old").headers["X-Cache-Nginx"] in {"STALE", "UPDATING"},
+        lambda: own.get("/old").headers["X-Cache-Nginx"] in {"STALE", "UPDATING"},
         "an old answer",
     )
     for path, value in (("/old", b"one"), ("/kept", b"two")):
-        found = filled.get(path)
+        found = own.get(path)
         assert (found.status_code, found.content) == (200, value)
-    assert filled.get("/none").status_code == 502
+    assert own.get("/none").status_code == 502
     # The first cache is small: volcache has what it has forgotten.
-    filled.nginx.kill()
-    for file in (filled.nginx.folder / "volcache-origin").rglob("*"):
+    own.nginx.kill()
+    for file in (own.nginx.folder / "volcache-origin").rglob("*"):
         if file.is_file():
             file.unlink()
-    filled.nginx.restart()
-    found = filled.get("/kept")
+    own.nginx.restart()
+    found = own.get("/kept")
     assert (found.content, found.headers["X-Cache"]) == (b"two", "DISK")
 
 
-def test_instances_that_are_down_are_misses(filled: Filled) -> None:
+def test_instances_that_are_down_are_misses(own: Filled) -> None:
     """The answers come from the origin."""
-    filled.origin.answers["/a"] = 200, {}, b"value"
-    for one in filled.instances:
+    own.origin.answers["/a"] = 200, {}, b"value"
+    for one in own.instances:
         one.kill()
-    found = filled.get("/a")
+    found = own.get("/a")
     assert (found.status_code, found.content) == (200, b"value")
