@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 pytestmark = pytest.mark.integration
 
@@ -102,6 +103,22 @@ def case_of(name: str, metrics: str, used: set[str]) -> dict[str, Any]:
     }
 
 
+def files_of(folder: Path, cases: list[dict[str, Any]]) -> list[Path]:
+    """Write cases for promtool; those of more than a day are evaluated less often."""
+    files = []
+    for interval in ("1m", "15m"):
+        some = [
+            case
+            for case in cases
+            if (re.search(r'"(\d{4}m|\d{2}h)"', json.dumps(case)) is None)
+            == (interval == "1m")
+        ]
+        rules = {"rule_files": [str(ALERTS)], "evaluation_interval": interval}
+        files.append(folder / f"{interval}.yml")
+        files[-1].write_text(json.dumps(rules | {"tests": some}))  # JSON is YAML.
+    return files
+
+
 def test_incident_of_the_runbook_fires_its_alarms_and_no_other(
     promtool: Callable[..., str], metrics: str, tmp_path: Path
 ) -> None:
@@ -115,11 +132,14 @@ def test_incident_of_the_runbook_fires_its_alarms_and_no_other(
         alarm.split()[0] for name in INCIDENTS for alarm in incident(name)["fires"]
     }
     assert fired == set(re.findall(r"- alert: (\w+)", alerts))
-    tests = {
-        "rule_files": [str(ALERTS)],
-        "evaluation_interval": "1m",
-        "tests": [case_of(name, metrics, used) for name in INCIDENTS],
-    }
-    path = tmp_path / "incidents.yml"
-    path.write_text(json.dumps(tests))  # JSON is YAML.
-    assert "SUCCESS" in promtool("test", "rules", path)
+    files = files_of(tmp_path, [case_of(name, metrics, used) for name in INCIDENTS])
+    assert promtool("test", "rules", *files).count("SUCCESS") == len(files)
+
+
+def test_alarm_in_each_case_of_alerts_test_fires_as_it_says(
+    promtool: Callable[..., str], tmp_path: Path
+) -> None:
+    """With its labels and texts."""
+    cases = Path(__file__).with_name("alerts_test.yml").read_text()
+    files = files_of(tmp_path, yaml.safe_load(cases)["tests"])
+    assert promtool("test", "rules", *files).count("SUCCESS") == len(files)
