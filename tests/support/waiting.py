@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Final
 
 DEADLINE_SECONDS: Final = 30.0
-POLL_SECONDS: Final = 0.005
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
@@ -19,9 +18,11 @@ def comes_true(
     condition: Callable[[], object], seconds: float = DEADLINE_SECONDS
 ) -> bool:
     """Wait until the condition holds or the time is up; return whether it holds."""
-    deadline = time.monotonic() + seconds
+    started = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        passed = time.monotonic() - started
+        if passed > seconds:
             return False
-        time.sleep(POLL_SECONDS)
+        # A condition may cost a request: what takes long is asked less often.
+        time.sleep(min(0.005 + passed / 20, 0.05))
     return True
