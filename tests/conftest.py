@@ -30,6 +30,8 @@ TOGETHER: Final = (
     "tests/cluster/test_origin.py",
     "tests/integration/test_load.py",
     "tests/integration/test_page.py",
+    "tests/integration/test_reload.py",
+    "tests/integration/test_synced_puts.py",
     "tests/integration/test_timeouts.py",
     "tests/integration/test_vocabulary.py",
 )

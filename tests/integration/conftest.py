@@ -11,6 +11,7 @@ from playwright.sync_api import Browser
 
 from support.fetched import fetched_program
 from support.instances import operator_of, watch_tiered
+from support.service_manager import ServiceManager
 from support.stores import fill_volume, open_store
 
 
@@ -42,6 +43,13 @@ def promtool() -> Callable[..., str]:
         return said
 
     return call
+
+
+@pytest.fixture
+def manager() -> Iterator[ServiceManager]:
+    """Yield a service manager."""
+    with ServiceManager() as manager:
+        yield manager
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ Its thread leaves the processor to them.
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +16,7 @@ from support.cluster import list_of
 from support.process import SHARED, SOURCE, ServerProcess
 from support.service_manager import ServiceManager
 from support.waiting import wait_until
-from support.wire import connect, exchange, read_reply, request_bytes
+from support.wire import exchange, read_reply, request_bytes, sending
 
 pytestmark = pytest.mark.integration
 
@@ -44,13 +42,6 @@ runpy.run_path(source, run_name="__main__")
 """
 
 
-@pytest.fixture
-def manager() -> Iterator[ServiceManager]:
-    """Yield a service manager."""
-    with ServiceManager() as manager:
-        yield manager
-
-
 def hung_server(folder: Path, manager: ServiceManager) -> ServerProcess:
     """Return a server with a watchdog, whose OPTIONS hang while there is `hanging`."""
     environment = manager.environment(1.0) | {"PYTHONPATH": str(SOURCE)}
@@ -58,13 +49,6 @@ def hung_server(folder: Path, manager: ServiceManager) -> ServerProcess:
     return ServerProcess(
         folder / "data", settings=SHARED, environment=environment, program=program
     )
-
-
-def ask(server: ServerProcess, method: str, path: str) -> socket.socket:
-    """Send a request, without reading its answer."""
-    connection = connect(server.port)
-    connection.sendall(request_bytes(method, path))
-    return connection
 
 
 def test_request_in_a_ring_that_waits_for_the_application_is_refused_in_a_second(
@@ -80,9 +64,9 @@ def test_request_in_a_ring_that_waits_for_the_application_is_refused_in_a_second
         manager.wait_for("WATCHDOG=1")
         hanging.touch()
         with (
-            ask(server, "OPTIONS", "/a") as first,
-            ask(server, "PROPFIND", "/a") as second,
-            ask(server, "GET", "/-/stats") as operator,
+            sending(server.port, request_bytes("OPTIONS", "/a")) as first,
+            sending(server.port, request_bytes("PROPFIND", "/a")) as second,
+            sending(server.port, request_bytes("GET", "/-/stats")) as operator,
         ):
             assert exchange(server.port, "GET", "/a").body == b"value"
             for connection in (first, second):
@@ -107,7 +91,7 @@ def test_request_without_a_ring_waits_for_the_application_and_stops_the_watchdog
     with hung_server(tmp_path, manager) as server:
         manager.wait_for("WATCHDOG=1")
         hanging.touch()
-        with ask(server, "OPTIONS", "/a") as connection:
+        with sending(server.port, request_bytes("OPTIONS", "/a")) as connection:
             wait_until(lambda: " watchdog.withheld " in server.stderr, "the event")
             manager.receive()
             manager.messages.clear()

@@ -12,8 +12,8 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ import pytest
 
 from support.extent import every
 from support.machine import Machine
-from support.process import MIB, SHARED, Pool, ServerProcess, is_renewed
+from support.process import MIB, SHARED, ServerProcess
 from support.waiting import wait_until
 from support.wire import (
     ANSWER_SECONDS,
@@ -81,29 +81,23 @@ class SlowServer(ServerProcess):
 
 
 @pytest.fixture(scope="module")
-def lent(
-    machine: Machine,
-) -> Iterator[Callable[[], AbstractContextManager[SlowServer]]]:
-    """Return a function that lends a server whose files are on the disk."""
+def _slow(machine: Machine) -> Iterator[SlowServer]:
     with (
         tempfile.TemporaryDirectory(dir="/var/tmp") as folder,
-        Pool[SlowServer](Path(folder), is_renewed) as pool,
+        SlowServer(Path(folder), machine) as server,
     ):
-        yield lambda: pool.lend("", lambda own: SlowServer(own, machine))
+        yield server
 
 
 @pytest.fixture
-def slow(
-    lent: Callable[[], AbstractContextManager[SlowServer]], machine: Machine
-) -> Iterator[SlowServer]:
+def slow(_slow: SlowServer, machine: Machine) -> Iterator[SlowServer]:
     """Yield an instance with a slow disk, which still serves at the end."""
     machine.slow_down("nothing", 0)
-    with lent() as server:
-        server.fill()
-        server.slow_down()
-        yield server
-        assert exchange(server.port, "GET", "/hot").body == b"hot"
-        machine.slow_down("nothing", 0)
+    _slow.fill()
+    _slow.slow_down()
+    yield _slow
+    assert exchange(_slow.port, "GET", "/hot").body == b"hot"
+    machine.slow_down("nothing", 0)
 
 
 def cold_reads(server: ServerProcess) -> int:

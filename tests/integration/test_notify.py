@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,20 +13,13 @@ from support.machine import Machine
 from support.process import ServerProcess
 from support.service_manager import ServiceManager
 from support.waiting import wait_until
-from support.wire import exchange, request_bytes
+from support.wire import exchange, request_bytes, sending
 
 pytestmark = pytest.mark.integration
 
 MIB: Final = 1 << 20
 SETTINGS: Final = {"volume_size": 16 * MIB, "volume_num": 2, "max_value_size": 4 * MIB}
 WATCHDOG_SECONDS: Final = 1.0
-
-
-@pytest.fixture
-def manager() -> Iterator[ServiceManager]:
-    """Yield a service manager."""
-    with ServiceManager() as manager:
-        yield manager
 
 
 def start(
@@ -100,18 +92,11 @@ def hung(
         server.kill()  # As the service manager does.
 
 
-def ask(server: ServerProcess, path: str) -> socket.socket:
-    """Send a GET, without reading its answer."""
-    connection = socket.create_connection(("127.0.0.1", server.port), 30)
-    connection.sendall(request_bytes("GET", path))
-    return connection
-
-
 def test_thread_that_hangs_at_the_disk_stops_the_watchdog(
     hung: ServerProcess, manager: ServiceManager
 ) -> None:
     """Although the loop lives, and sends the status."""
-    with ask(hung, "/cold"):
+    with sending(hung.port, request_bytes("GET", "/cold")):
         wait_until(lambda: " watchdog.withheld " in hung.stderr, "the event")
         manager.receive()
         manager.messages.clear()

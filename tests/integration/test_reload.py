@@ -57,12 +57,19 @@ class Reloadable(ServerProcess):
         wait_until(lambda: self.count(event) > before, event)
 
 
+@pytest.fixture(scope="module")
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reloadable]:
+    with Reloadable(tmp_path_factory.mktemp("reload")) as running:
+        yield running
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Reloadable]:
-    """Yield a server with one value."""
-    with Reloadable(tmp_path) as server:
-        assert exchange(server.port, "PUT", "/a", b"1").status == 200
-        yield server
+def server(_shared: Reloadable) -> Iterator[Reloadable]:
+    """Yield a server with one value, and nothing but the token of the operator."""
+    assert exchange(_shared.port, "PUT", "/a", b"1").status == 200
+    yield _shared
+    _shared.set("")
+    assert _shared.reload().startswith("200 ")
 
 
 def test_tokens_take_effect_on_open_connections(server: Reloadable) -> None:
@@ -103,6 +110,8 @@ def test_reload_needs_the_token_of_the_operator(server: Reloadable) -> None:
     server.file.write_text("# none\n")
     server.hang_up()
     assert exchange(server.port, "POST", "/-/reload", b"", ADMIN).status == 403
+    server.set("")
+    server.hang_up()
 
 
 def test_reload_with_other_origins_changes_the_headers_for_browsers(
@@ -174,23 +183,27 @@ def test_reload_with_wrong_settings_changes_nothing(server: Reloadable) -> None:
     assert server.reload() == "200 nothing has changed"
 
 
-def test_many_reloads_lose_no_request(server: Reloadable) -> None:
+def test_many_reloads_lose_no_request(tmp_path: Path) -> None:
     """While the headers change as well; a stop comes through."""
-    with Load(server.port, clients=2) as load:
-        load.wait_for(50)
-        for number in range(1000):
-            if number % 50 == 0:
-                server.set('cors_origins = "*"' if number % 100 else "")
+    with Reloadable(tmp_path) as server:
+        with Load(server.port, clients=2) as load:
+            load.wait_for(50)
+            for number in range(1000):
+                if number % 50 == 0:
+                    server.set('cors_origins = "*"' if number % 100 else "")
+                server.send_signal(signal.SIGHUP)
+            load.wait_for(50)
+            # What was read last is in effect.
+            assert server.reload()[4:] in {
+                "nothing has changed",
+                "changed: cors_origins",
+            }
+            load.wait_for(50)
+        assert all(answer.status and answer.is_right for answer in load.answers)
+        server.send_signal(signal.SIGTERM)
+        while server.is_running:
             server.send_signal(signal.SIGHUP)
-        load.wait_for(50)
-        # What was read last is in effect.
-        assert server.reload()[4:] in {"nothing has changed", "changed: cors_origins"}
-        load.wait_for(50)
-    assert all(answer.status and answer.is_right for answer in load.answers)
-    server.send_signal(signal.SIGTERM)
-    while server.is_running:
-        server.send_signal(signal.SIGHUP)
-    assert server.exit_code == 0
+        assert server.exit_code == 0
 
 
 def test_hangup_during_the_start_does_not_end_it(tmp_path: Path) -> None:

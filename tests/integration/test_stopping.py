@@ -16,7 +16,14 @@ import pytest
 
 from support.process import SHARED, ActivatedServer, ServerProcess
 from support.waiting import comes_true, wait_until
-from support.wire import Talk, connect, exchange, read_to_the_end, request_bytes
+from support.wire import (
+    Talk,
+    connect,
+    exchange,
+    read_to_the_end,
+    request_bytes,
+    sending,
+)
 
 pytestmark = [pytest.mark.sampled(2), pytest.mark.integration]
 
@@ -34,13 +41,6 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     settings = large | {"max_value_size": len(LARGE), "sync_mode": "none"}
     with ServerProcess(tmp_path / "data", settings=settings) as running:
         yield running
-
-
-def sending(server: ServerProcess, data: bytes) -> socket.socket:
-    """Open a connection and send bytes."""
-    connection = connect(server.port)
-    connection.sendall(data)
-    return connection
 
 
 def ended(server: ServerProcess, *numbers: signal.Signals) -> float:
@@ -119,10 +119,10 @@ def test_stalled_clients_are_closed_at_the_deadline(server: ServerProcess) -> No
     exchange(server.port, "PUT", "/key", LARGE)
     with ExitStack() as stack:
         stalled = [
-            stack.enter_context(sending(server, data))
+            stack.enter_context(sending(server.port, data))
             for data in (PUT % 100 + b"part", b"GE", b"GET /key HTTP/1.1\r\n")
         ]
-        reader = stack.enter_context(sending(server, GET))
+        reader = stack.enter_context(sending(server.port, GET))
         reader.recv(1000)  # The server has read what was sent before.
         seconds = ended(server, signal.SIGTERM)
         assert [read_to_the_end(one) for one in stalled] == [b""] * 3
@@ -132,7 +132,7 @@ def test_stalled_clients_are_closed_at_the_deadline(server: ServerProcess) -> No
 def test_slow_reader_gets_the_whole_response(server: ServerProcess) -> None:
     """Also if it exceeds the socket buffers."""
     exchange(server.port, "PUT", "/key", LARGE)
-    with sending(server, GET) as reader, ThreadPoolExecutor(1) as pool:
+    with sending(server.port, GET) as reader, ThreadPoolExecutor(1) as pool:
         first = reader.recv(1000)
         ending = pool.submit(ended, server, signal.SIGTERM)
         time.sleep(0.5)
@@ -181,7 +181,10 @@ def test_further_signals_and_clients_are_refused(
 ) -> None:
     """They neither kill the process nor close a connection; a late client need not wait."""
     ready = request_bytes("GET", "/-/ready")
-    with sending(server, PUT % 5 + b"val") as connection, Talk(server.port) as checker:
+    with (
+        sending(server.port, PUT % 5 + b"val") as connection,
+        Talk(server.port) as checker,
+    ):
         checker.send(ready[:-2])
         time.sleep(0.05)  # The server has read both.
         for number in numbers:
@@ -202,6 +205,6 @@ def test_inherited_socket_stays_open(tmp_path: Path) -> None:
     """Connections between two processes wait for the second."""
     with ActivatedServer(tmp_path / "data", settings=SHARED) as server:
         ended(server, signal.SIGTERM)
-        with sending(server, GET) as waiting:
+        with sending(server.port, GET) as waiting:
             server.start()
             assert waiting.recv(100).startswith(b"HTTP/1.1 404 ")

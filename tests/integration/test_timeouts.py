@@ -28,6 +28,7 @@ from support.wire import (
     exchange,
     read_to_the_end,
     request_bytes,
+    sending,
 )
 
 pytestmark = [
@@ -162,13 +163,10 @@ BODIES: Final = [
 
 def test_body_that_stops_gets_408_and_is_not_stored(server: ServerProcess) -> None:
     """After the time for a transfer, counted; the old value stays."""
-    clients: list[socket.socket] = []
     before = connections_of(server)["closed"]["transfer"]
     with ExitStack() as opened:
         began = time.monotonic()
-        for data in BODIES:
-            clients.append(opened.enter_context(connect(server.port)))
-            clients[-1].sendall(data)
+        clients = [opened.enter_context(sending(server.port, one)) for one in BODIES]
         assert_quiet_until(clients, began + TRANSFER_TIMEOUT)
         for client in clients:
             assert_timed_out(read_to_the_end(client))
@@ -183,8 +181,8 @@ def test_client_that_does_not_read_its_answer_is_disconnected(
 ) -> None:
     """By C and by bjoern; it cannot hold its 20 MiB for ever."""
     before = connections_of(server)["closed"]["transfer"]
-    with connect(server.port, buffer=4096) as client:
-        client.sendall(request_bytes("GET", "/large", None, header) * 20)
+    requests = request_bytes("GET", "/large", None, header) * 20
+    with sending(server.port, requests, buffer=4096) as client:
         wait_until(
             lambda: connections_of(server)["closed"]["transfer"] > before,
             "the connection to be closed",
@@ -358,8 +356,7 @@ def fill(limited: ServerProcess, opened: ExitStack, data: bytes) -> list[socket.
     """Open connections that are not idle until one is turned away; return the others."""
     busy: list[socket.socket] = []
     while len(busy) < LIMIT:
-        client = opened.enter_context(connect(limited.port))
-        client.sendall(data)
+        client = opened.enter_context(sending(limited.port, data))
         busy.append(client)
         if comes_true(partial(is_closed_or_answered, client), 0.04):
             break
@@ -416,8 +413,7 @@ def test_instance_without_connections_uses_no_cpu(patient: ServerProcess) -> Non
     """Nor with idle ones, or with requests whose other half is missing."""
     with ExitStack() as opened:
         for data in (b"", GET_KEY[:-2], HALF_BODY, GET_KEY):
-            client = opened.enter_context(connect(patient.port))
-            client.sendall(data)
+            opened.enter_context(sending(patient.port, data))
         assert exchange(patient.port, "GET", "/key").status == 200
         assert cpu_seconds_of_one(patient) < 0.1
 
@@ -566,8 +562,8 @@ def test_large_answers_to_clients_that_do_not_read_need_little_memory(
         before = server.memory()
         slow = []
         for _ in range(20):
-            one = opened.enter_context(connect(server.port, buffer=4096))
-            one.sendall(b"GET /large HTTP/1.0\r\n\r\n")
+            get = b"GET /large HTTP/1.0\r\n\r\n"
+            one = opened.enter_context(sending(server.port, get, buffer=4096))
             assert one.recv(100)
             slow.append(one)
         assert exchange(server.port, "GET", "/small").body == b"small"
@@ -584,8 +580,7 @@ def test_memory_of_bodies_that_broke_off_is_given_back(tmp_path: Path) -> None:
         before = server.memory()
         with ExitStack() as opened:
             for number in range(300):
-                one = opened.enter_context(connect(server.port))
-                one.sendall(CHUNKED_HEAD % number)
+                one = opened.enter_context(sending(server.port, CHUNKED_HEAD % number))
                 for _ in range(15):
                     one.sendall(b"10000\r\n%b\r\n" % bytes(65536))
             wait_until(lambda: server.memory() - before > 250 * MIB, "the bodies")

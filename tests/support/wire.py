@@ -47,8 +47,7 @@ def exchange(
     port: int, method: str, path: str, body: bytes | None = None, headers: str = ""
 ) -> Reply:
     """Send one request on a new connection and read its response."""
-    with connect(port) as connection:
-        connection.sendall(request_bytes(method, path, body, headers))
+    with sending(port, request_bytes(method, path, body, headers)) as connection:
         return read_reply(connection, method)
 
 
@@ -65,6 +64,13 @@ def connect(port: int, *, buffer: int = 0, source: str = "") -> socket.socket:
     except OSError:
         connection.close()
         raise
+    return connection
+
+
+def sending(port: int, data: bytes, *, buffer: int = 0) -> socket.socket:
+    """Open a connection and send bytes."""
+    connection = connect(port, buffer=buffer)
+    connection.sendall(data)
     return connection
 
 
