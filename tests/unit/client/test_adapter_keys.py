@@ -19,7 +19,7 @@ TEXTS = st.text(st.characters(), max_size=20) | st.lists(
 
 
 @given(TEXTS)
-def test_every_text_is_a_key(text: str) -> None:
+def test_safe_key_of_any_text_is_a_key(text: str) -> None:
     """Also below a prefix, and has at most 512 bytes."""
     key = safe_key(text).encode()
     assert len(key) <= 512
@@ -28,13 +28,13 @@ def test_every_text_is_a_key(text: str) -> None:
 
 
 @given(TEXTS, TEXTS)
-def test_two_texts_have_two_keys(one: str, other: str) -> None:
+def test_safe_key_of_two_texts_is_not_the_same(one: str, other: str) -> None:
     """Also those that look like what is made of another."""
     assert (safe_key(one) == safe_key(other)) == (one == other)
 
 
 @given(TEXTS)
-def test_a_key_that_was_made_is_a_text_as_well(text: str) -> None:
+def test_safe_key_of_a_safe_key_is_another_if_something_was_replaced(text: str) -> None:
     """It has a key of its own, unless nothing was replaced."""
     made = safe_key(text)
     assert (safe_key(made) == made) == (made == text)
@@ -48,12 +48,12 @@ def test_a_key_that_was_made_is_a_text_as_well(text: str) -> None:
         ("é\udc80", "%C3%A9%ED%B2%80"),
     ],
 )
-def test_only_what_is_refused_is_replaced(text: str, key: str) -> None:
+def test_safe_key_replaces_only_what_is_refused(text: str, key: str) -> None:
     """So that a key can be read, and purged by its beginning."""
     assert safe_key(text) == key
 
 
-def test_a_long_text_keeps_its_beginning() -> None:
+def test_safe_key_of_a_long_text_keeps_its_beginning() -> None:
     """And ends with a digest of all of it."""
     one, other = safe_key("é" * 400 + "1"), safe_key("é" * 400 + "2")
     assert one[:200] == other[:200] == "é" * 200

@@ -86,7 +86,7 @@ def other_tasks() -> set[asyncio.Task[object]]:
     return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
 
-async def test_is_used_in_one_loop_only() -> None:
+async def test_get_in_another_loop_is_an_error() -> None:
     """An error names what to do; the client still works in its own."""
     async with ScriptedServer(VALUE) as server, client_of(server) as client:
 
@@ -99,27 +99,29 @@ async def test_is_used_in_one_loop_only() -> None:
         assert await client.get("a") == b"value"
 
 
-def test_client_of_a_module_is_used_by_one_loop_after_another() -> None:
-    """Each loop that ends closes its connections; also one that is only closed."""
+def test_client_used_by_one_loop_after_another_ends_with_each() -> None:
+    """Its connections end with the loop, and nothing warns that it was not closed."""
+
+    async def use(client: AsyncClient[bytes]) -> None:
+        assert await client.get("a") == b"value"
+        assert await client.get_or_set("b", lambda: b"made") == b"value"
+
     with ScriptedServer(VALUE) as server:
         client = client_of(server)
-
-        async def use() -> bytes | None:
-            assert await client.get("a") == b"value"
-            return await client.get_or_set("b", lambda: b"made")
-
-        for _ in range(3):
-            assert asyncio.run(use()) == b"value"
+        for count in range(3):
+            asyncio.run(use(client))
             wait_until(lambda: not server.open, "the end of the connections")
-        assert server.connections == 3
-        asyncio.run(client.close())
-        with pytest.raises(ClientUsageError, match="is closed"):
-            asyncio.run(use())
+            assert server.connections == count + 1
+        del client
+        gc.collect()
+    with pytest.raises(InvalidArgumentError):
+        client_of("127.0.0.1:1", timeout=-1)
+    unused = client_of("127.0.0.1:1")
+    del unused
+    gc.collect()
 
 
-async def test_a_maker_has_the_context_of_its_caller_and_may_not_wait_for_itself() -> (
-    None
-):
+async def test_get_or_set_within_its_own_make_is_an_error() -> None:
     """Also in a task that it starts; another key may be made within."""
     async with remembering() as server, client_of(server) as client:
 
@@ -140,7 +142,9 @@ async def test_a_maker_has_the_context_of_its_caller_and_may_not_wait_for_itself
 
 
 @pytest.mark.parametrize("cancelled", [0, 1, 4])
-async def test_a_cancelled_caller_ends_nothing_for_the_others(cancelled: int) -> None:
+async def test_get_or_set_with_a_cancelled_caller_goes_on_for_the_others(
+    cancelled: int,
+) -> None:
     """Whether or not it was the first."""
     async with remembering() as server, client_of(server) as client:
         make = Maker()
@@ -154,9 +158,7 @@ async def test_a_cancelled_caller_ends_nothing_for_the_others(cancelled: int) ->
         assert make.calls == 1
 
 
-async def test_the_last_caller_that_is_cancelled_ends_the_making_and_the_lease() -> (
-    None
-):
+async def test_get_or_set_with_all_callers_cancelled_ends_make_and_lease() -> None:
     """
     It returns when the maker has ended; a later call begins another one.
 
@@ -183,7 +185,7 @@ async def test_the_last_caller_that_is_cancelled_ends_the_making_and_the_lease()
     assert not other_tasks()
 
 
-async def test_a_cancelled_operation_leaves_no_connection_and_no_count() -> None:
+async def test_operation_that_is_cancelled_leaves_no_connection_and_no_count() -> None:
     """Of each kind: its slot is free, and nothing is in work."""
     memory = Memory()
 
@@ -224,7 +226,7 @@ async def test_a_cancelled_operation_leaves_no_connection_and_no_count() -> None
         await until(lambda: server.open == 1, "the others to be closed")
 
 
-async def test_cancellation_at_any_moment_leaves_nothing() -> None:
+async def test_operation_that_is_cancelled_at_any_moment_leaves_nothing() -> None:
     """A task is cancelled after each number of turns of the loop."""
     async with remembering() as server, client_of(server, connections_max=2) as client:
         for turns in range(60):
@@ -250,7 +252,7 @@ async def test_cancellation_at_any_moment_leaves_nothing() -> None:
     assert not other_tasks()
 
 
-async def test_a_cancelled_probe_lets_another_caller_probe() -> None:
+async def test_probe_that_is_cancelled_lets_another_caller_probe() -> None:
     """The node does not stay down."""
     memory = Memory()
     is_up = False
@@ -276,7 +278,7 @@ async def test_a_cancelled_probe_lets_another_caller_probe() -> None:
 # --- The end --------------------------------------------------------------------------
 
 
-async def test_close_ends_what_makes_values_and_gives_the_lease_back() -> None:
+async def test_close_while_a_value_is_made_ends_it_and_gives_the_lease_back() -> None:
     """Those that wait get an error; no task is left."""
     memory = Memory()
     async with remembering(memory) as server:
@@ -294,7 +296,7 @@ async def test_close_ends_what_makes_values_and_gives_the_lease_back() -> None:
         await until(lambda: not server.open, "the connections to be closed")
 
 
-async def test_a_maker_may_close_the_client() -> None:
+async def test_close_within_make_does_not_wait_for_itself() -> None:
     """It does not wait for itself; its value reaches the caller."""
     async with remembering() as server:
         client = client_of(server, on_error="miss")
@@ -308,7 +310,7 @@ async def test_a_maker_may_close_the_client() -> None:
         assert not other_tasks()
 
 
-async def test_close_ends_what_is_in_work_with_an_error_that_says_so() -> None:
+async def test_close_with_operations_in_work_is_an_error_of_each() -> None:
     """Also a stream, and what waits for a connection; it is no failure of the node."""
 
     def begin(request: bytes) -> bytes:
@@ -334,7 +336,7 @@ async def test_close_ends_what_is_in_work_with_an_error_that_says_so() -> None:
 
 
 @pytest.mark.slow
-async def test_a_client_that_was_not_closed_is_named_once() -> None:
+async def test_client_that_was_not_closed_warns_once() -> None:
     """Not one warning for each connection; they are closed."""
     async with ScriptedServer(VALUE) as server:
         client = client_of(server)
@@ -391,7 +393,7 @@ with runner:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["deleted", "exit"])
-def test_the_child_of_a_fork_leaves_the_connections_of_its_parent_alone(
+def test_fork_leaves_the_connections_of_the_parent_alone(
     end: str,
 ) -> None:
     """Its calls are errors; what it deletes closes nothing of the parent."""
@@ -400,29 +402,3 @@ def test_the_child_of_a_fork_leaves_the_connections_of_its_parent_alone(
         command = [sys.executable, "-c", FORK, server.name, end]
         subprocess.run(command, env=environment, check=True, timeout=60)
         assert server.connections == 1
-
-
-def test_client_that_ended_with_its_loop_needs_no_close() -> None:
-    """Neither we nor asyncio warn of it; one that is forgotten in its loop is closed."""
-
-    async def use(client: AsyncClient[bytes]) -> None:
-        await client.get("a")
-
-    with ScriptedServer(VALUE) as server, warnings.catch_warnings():
-        warnings.simplefilter("error")
-        client = client_of(server)
-        asyncio.run(use(client))
-        del client
-        gc.collect()
-        wait_until(lambda: not server.open, "the end of the connection")
-
-
-@pytest.mark.slow
-def test_a_client_that_was_never_used_needs_no_close() -> None:
-    """It has nothing that could be closed."""
-    client = AsyncClient("127.0.0.1:1")
-    del client
-    gc.collect()
-    with pytest.raises(InvalidArgumentError):
-        AsyncClient("127.0.0.1:1", timeout=-1)
-    gc.collect()

@@ -123,7 +123,9 @@ async def begin(*arguments: Any, **named: Any) -> asyncio.Task[HttpExchange]:
 
 
 @pytest.mark.parametrize("rest", [REFUSAL, b"", b"HTTP/1.1 413"])
-async def test_what_is_left_in_the_socket_that_broke_is_read(rest: bytes) -> None:
+async def test_send_that_breaks_reads_the_answer_left_in_the_socket(
+    rest: bytes,
+) -> None:
     """A whole answer is one; a part of it is not."""
     with wired() as (connection, _, far):
         task = await begin(connection, bytes(PART))
@@ -137,7 +139,7 @@ async def test_what_is_left_in_the_socket_that_broke_is_read(rest: bytes) -> Non
         assert not connection.is_open
 
 
-async def test_the_time_does_not_run_while_a_file_is_read() -> None:
+async def test_send_of_a_slow_file_has_no_deadline_while_it_is_read() -> None:
     """A slow disk is no failure of the node, and does not stop the loop."""
     loop = asyncio.get_running_loop()
     may_end = threading.Event()
@@ -162,7 +164,7 @@ async def test_the_time_does_not_run_while_a_file_is_read() -> None:
 # --- Answers --------------------------------------------------------------------------
 
 
-async def test_bytes_after_an_answer_are_never_those_of_the_next_one() -> None:
+async def test_connection_with_bytes_after_an_answer_is_not_used_again() -> None:
     """Whether they were received, or are in the socket."""
     with wired() as (connection, wire, far):
         assert connection.is_in_step()
@@ -179,7 +181,7 @@ async def test_bytes_after_an_answer_are_never_those_of_the_next_one() -> None:
         assert (connection.is_open, wire.is_aborted) == (False, True)
 
 
-async def test_a_body_that_is_read_in_parts_is_not_received_ahead() -> None:
+async def test_receive_of_a_body_in_parts_does_not_receive_ahead() -> None:
     """The server waits until more is asked for."""
     with wired() as (connection, wire, _):
         loop = asyncio.get_running_loop()
@@ -209,7 +211,7 @@ async def test_a_body_that_is_read_in_parts_is_not_received_ahead() -> None:
 # --- Time -----------------------------------------------------------------------------
 
 
-async def test_the_deadline_of_the_exchange_before_does_not_end_the_next_one() -> None:
+async def test_exchange_after_a_short_deadline_has_its_own() -> None:
     """One timer serves both."""
     loop = asyncio.get_running_loop()
     with wired() as (connection, _, _far):
@@ -225,7 +227,7 @@ async def test_the_deadline_of_the_exchange_before_does_not_end_the_next_one() -
         assert (await task).is_reusable
 
 
-async def test_a_connection_that_is_not_used_is_closed(
+async def test_connection_that_is_not_used_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a while; it is not counted any longer."""
@@ -245,7 +247,7 @@ async def test_a_connection_that_is_not_used_is_closed(
 # --- The pool -------------------------------------------------------------------------
 
 
-async def test_the_connection_used_last_is_used_first() -> None:
+async def test_pool_uses_the_connection_used_last_first() -> None:
     """So that the others become idle."""
     used: list[int] = []
 
@@ -262,7 +264,7 @@ async def test_the_connection_used_last_is_used_first() -> None:
         assert len(set(used[3:])) == 1
 
 
-async def test_close_ends_what_is_opening() -> None:
+async def test_close_while_a_connection_is_opened_ends_it() -> None:
     """It is not waited for."""
     with full_listener() as port:
         client = client_of(f"127.0.0.1:{port}")
@@ -275,7 +277,7 @@ async def test_close_ends_what_is_opening() -> None:
             await task
 
 
-async def test_tasks_have_the_connection_in_the_order_in_which_they_asked() -> None:
+async def test_pool_gives_a_connection_to_tasks_in_their_order() -> None:
     """One that was cancelled while it waited is passed over."""
     gate = threading.Event()
 
@@ -298,7 +300,7 @@ async def test_tasks_have_the_connection_in_the_order_in_which_they_asked() -> N
         assert server.connections == 1
 
 
-async def test_names_that_take_long_leave_the_threads_of_the_loop_alone(
+async def test_names_that_resolve_slowly_leave_the_threads_of_the_loop_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They are resolved in others."""

@@ -85,7 +85,7 @@ def file(tmp_path: Path) -> Path:
 # --- Lists ------------------------------------------------------------------------------
 
 
-def test_list_has_names_and_weights() -> None:
+def test_list_of_names_and_weights_is_used() -> None:
     """The keys are on the ring of these; an address alone is one node."""
     assert Setup("http://cache:8080").refresh() == {"cache:8080": 1}
     setup = Setup(["a:1", ("b:1", 3), ["c:1", 2]])
@@ -111,7 +111,7 @@ def test_list_has_names_and_weights() -> None:
         ("", "'' is not the name of a node"),
     ],
 )
-def test_wrong_list_is_refused(source: Any, reason: str) -> None:
+def test_list_that_is_wrong_is_an_error(source: Any, reason: str) -> None:
     """When it is given, and when a function returns it first."""
     with pytest.raises(InvalidArgumentError, match=reason):
         Setup(source)
@@ -123,7 +123,7 @@ def test_wrong_list_is_refused(source: Any, reason: str) -> None:
 # --- Files ------------------------------------------------------------------------------
 
 
-def test_list_of_nginx_is_read_as_it_is() -> None:
+def test_read_file_of_nginx_returns_its_servers() -> None:
     """The file that the project installs."""
     assert read_file(SOURCE / "volcache" / "instances.conf") == [
         (f"127.0.0.1:{port}", 10) for port in (1234, 1235, 1236)
@@ -152,7 +152,7 @@ def test_list_of_nginx_is_read_as_it_is() -> None:
         ("a:1\n# end", [("a:1", 1)]),
     ],
 )
-def test_lines_of_a_file_are_read(
+def test_read_file_returns_the_nodes_of_each_line(
     text: str, nodes: list[tuple[str, int]], tmp_path: Path
 ) -> None:
     """With comments, spaces, tabs, and line ends of either kind."""
@@ -185,7 +185,9 @@ def test_lines_of_a_file_are_read(
         ("server a:1; server a:1;", "a:1: the node is in the list twice"),
     ],
 )
-def test_wrong_line_is_named(text: str, reason: str, tmp_path: Path) -> None:
+def test_file_with_a_wrong_line_is_an_error_that_names_it(
+    text: str, reason: str, tmp_path: Path
+) -> None:
     """With the file, its number, and what is wrong; also when the client is made."""
     path = tmp_path / "nodes"
     path.write_bytes(text.encode("latin-1"))
@@ -194,7 +196,7 @@ def test_wrong_line_is_named(text: str, reason: str, tmp_path: Path) -> None:
     assert reason in str(raised.value)
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
+def test_file_that_is_missing_is_an_error_that_names_it(tmp_path: Path) -> None:
     """When the client is made; also a folder."""
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(DiscoveryError, match=f"the list of nodes: .*{path}"):
@@ -204,7 +206,7 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 # --- Reading again ----------------------------------------------------------------------
 
 
-def test_changed_file_is_used_when_its_time_has_come(file: Path) -> None:
+def test_refresh_of_a_changed_file_uses_it_when_its_time_has_come(file: Path) -> None:
     """Not before; the events name what changed."""
     setup = Setup(file)
     file.write_text("server a:1 weight=10;\nserver c:1 weight=2;\n")
@@ -215,7 +217,7 @@ def test_changed_file_is_used_when_its_time_has_come(file: Path) -> None:
     assert {setup.nodes.of(b"%d" % n).name for n in range(200)} == {"a:1", "c:1"}
 
 
-def test_node_that_stays_keeps_its_health_and_pools(file: Path) -> None:
+def test_refresh_keeps_the_health_of_a_node_that_stays(file: Path) -> None:
     """It is the same object, also when its weight changes."""
     setup = Setup(file)
     before = {node.name: node for node in setup.nodes.all()}
@@ -227,7 +229,7 @@ def test_node_that_stays_keeps_its_health_and_pools(file: Path) -> None:
     assert not after["a:1"].is_up
 
 
-def test_node_with_another_scheme_is_another_node() -> None:
+def test_refresh_with_another_scheme_makes_another_node() -> None:
     """Its connections and failures are not those of the one before."""
     lists = [["http://a:1"], ["https://a:1"]]
     setup = Setup(lambda: lists.pop(0))
@@ -239,7 +241,7 @@ def test_node_with_another_scheme_is_another_node() -> None:
     assert (after.address.scheme, after.is_up) == ("https", True)
 
 
-def test_previous_list_stays_while_the_file_is_wrong(file: Path) -> None:
+def test_refresh_of_a_wrong_file_keeps_the_previous_list(file: Path) -> None:
     """One event for one reason, and one when it is right again."""
     setup = Setup(file)
     right = file.read_text()
@@ -258,7 +260,7 @@ def test_previous_list_stays_while_the_file_is_wrong(file: Path) -> None:
     assert setup.told() == [("discovery recovered", ""), ("added", "c:1")]
 
 
-def test_previous_list_stays_while_the_function_fails() -> None:
+def test_refresh_by_a_function_that_fails_keeps_the_previous_list() -> None:
     """Whatever it raises or returns; it may be a generator."""
     wrong: list[tuple[Any, str]] = [
         (None, "a NoneType is not a list of nodes"),
@@ -285,7 +287,7 @@ def test_previous_list_stays_while_the_function_fails() -> None:
     assert setup.refresh(after=0.5 * SECONDS) == {"a:1": 1, "b:1": 1}
 
 
-def test_function_that_fails_at_first_is_called_by_the_next_operation() -> None:
+def test_refresh_that_fails_at_first_is_tried_by_the_next_operation() -> None:
     """At once: there is no list that could be used."""
     results: list[Any] = [["a:1"]]
     setup = Setup(lambda: 1 / 0 if len(calls) < 2 else results[0])
@@ -303,7 +305,7 @@ def test_function_that_fails_at_first_is_called_by_the_next_operation() -> None:
 # --- Several callers --------------------------------------------------------------------
 
 
-def test_one_caller_reads_while_the_others_use_the_previous_list() -> None:
+def test_refresh_by_several_callers_reads_once() -> None:
     """They neither wait nor read."""
     setup = Setup(lambda: ["a:1"])
     setup.refresh()
@@ -319,7 +321,7 @@ def test_one_caller_reads_while_the_others_use_the_previous_list() -> None:
 
 
 @each_row("end", ["close", "throw"])
-def test_caller_that_is_cancelled_lets_another_one_read(end: str) -> None:
+def test_refresh_that_is_cancelled_lets_another_caller_read(end: str) -> None:
     """Its task was cancelled while the function ran."""
     setup = Setup(lambda: ["a:1"])
     setup.refresh()
@@ -347,7 +349,7 @@ def is_over(operation: Operation[object]) -> bool:
     return False
 
 
-def test_first_list_is_read_by_each_caller() -> None:
+def test_refresh_of_the_first_list_is_done_by_each_caller() -> None:
     """There is none that they could use meanwhile; health of the first is kept."""
     setup = Setup(lambda: ["a:1"])
     readers = [setup.nodes.refresh(taken) for _ in range(2)]
@@ -362,7 +364,7 @@ def test_first_list_is_read_by_each_caller() -> None:
     assert [n.is_up for n in setup.nodes.all()] == [False, True]
 
 
-def test_child_process_reads_though_its_parent_reads() -> None:
+def test_refresh_in_a_child_process_ignores_that_of_its_parent() -> None:
     """And takes no lock that another thread of the parent had."""
     setup = Setup(lambda: ["a:1"])
     setup.refresh()

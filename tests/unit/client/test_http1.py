@@ -32,7 +32,7 @@ def sent(body: bytes | Upload | None) -> list[bytes]:
     return [bytes(part) for part in (exchange.first_part(), *exchange.more_parts())]
 
 
-def test_a_request_is_sent_in_parts_with_the_length_of_its_body() -> None:
+def test_parts_of_a_request_have_the_length_of_its_body() -> None:
     """A short body is sent with the head; a file of unknown length in chunks."""
     head = b"PUT /key HTTP/1.1\r\nHost: h:1\r\nA: b\r\n"
     assert sent(None) == [head + b"\r\n"]
@@ -52,7 +52,7 @@ def test_a_request_is_sent_in_parts_with_the_length_of_its_body() -> None:
     assert b"".join(sent(Upload(file))) == head + chunks
 
 
-def test_headers_are_found_in_any_case_and_joined() -> None:
+def test_headers_in_any_case_are_found_and_joined() -> None:
     """Servers and proxies write them as they like."""
     found = ask(OK + b'etag: "1"\r\nA: b\r\na:\t c \r\nContent-Length: 0\r\n\r\n')
     assert found.headers["ETag"] == found.headers.get("ETAG") == '"1"'
@@ -69,7 +69,7 @@ def test_headers_are_found_in_any_case_and_joined() -> None:
     is_chunked=st.booleans(),
     interim=st.sampled_from([b"", b"HTTP/1.1 100 Continue\r\n\r\n"]),
 )
-def test_pieces_of_any_size_are_the_same_answer(
+def test_receive_in_pieces_of_any_size_returns_the_same_answer(
     cuts: list[int], body: bytes, *, is_chunked: bool, interim: bytes
 ) -> None:
     """TCP keeps no boundaries; a proxy may send an interim answer."""
@@ -104,7 +104,7 @@ def test_pieces_of_any_size_are_the_same_answer(
         ("GET", OK + b"\r\n|x", b"x", False),
     ],
 )
-def test_a_connection_is_used_again_only_if_it_is_known_to_be_in_step(
+def test_connection_is_reusable_only_if_it_is_in_step(
     method: str, whole: bytes, body: bytes, *, is_reusable: bool
 ) -> None:
     """The next answer could be that to this request. The pieces are split at `|`."""

@@ -43,7 +43,7 @@ def parsed(key: bytes) -> bytes | str:
 
 @UNHURRIED
 @given(key=KEYS)
-def test_a_key_is_accepted_if_the_service_stores_under_it(key: bytes) -> None:
+def test_encode_key_accepts_what_the_service_stores_under(key: bytes) -> None:
     """And refused if the service refuses it, or it is another one, or a path."""
     reason = _refusal(key)
     assert (parsed(key) == key and key[:1] != b"/") == (reason is None)
@@ -73,7 +73,7 @@ def _holds(text: str, key: bytes) -> bool:
 
 @UNHURRIED
 @given(key=KEYS)
-def test_a_path_has_no_characters_that_end_it(key: bytes) -> None:
+def test_path_of_a_key_has_no_characters_that_end_it(key: bytes) -> None:
     """ASCII, without a space, a query, a fragment or an escape that is not one."""
     path = path_of(key)
     assert path[0] == "/"
@@ -84,7 +84,7 @@ def test_a_path_has_no_characters_that_end_it(key: bytes) -> None:
 
 
 @each_row("key", [b"-", b"-x", b"a/-/b", b"a//x", b"...", b"a/.b", b" "])
-def test_similar_keys_are_accepted(key: bytes) -> None:
+def test_encode_key_of_similar_keys_accepts_them(key: bytes) -> None:
     """Only whole segments and the very beginning count."""
     assert encode_key(key) == key == parsed(key)
 
@@ -96,13 +96,13 @@ def test_similar_keys_are_accepted(key: bytes) -> None:
         *((bytearray(b"a"), "type bytearray"), ("a\ud800", "not valid Unicode")),
     ],
 )
-def test_keys_are_text_or_bytes(key: Any, reason: str) -> None:
+def test_encode_key_of_another_type_is_an_error(key: Any, reason: str) -> None:
     """Text has UTF-8; a lone surrogate has none."""
     with pytest.raises(InvalidKeyError, match=reason):
         encode_key(key)
 
 
-def test_a_key_has_the_bytes_of_its_prefix() -> None:
+def test_encode_key_checks_the_prefix_and_the_key_together() -> None:
     """Both together are checked, also their length."""
     assert encode_key("é", b"a/", size_max=4) == b"a/\xc3\xa9"
     for key, before, reason in (("é", b"a/", "4 bytes long"), ("b/..", b"a/", "..")):
@@ -110,7 +110,7 @@ def test_a_key_has_the_bytes_of_its_prefix() -> None:
             encode_key(key, before, size_max=3 if key == "é" else None)
 
 
-def test_a_prefix_is_the_beginning_of_keys() -> None:
+def test_encode_prefix_accepts_the_beginning_of_keys() -> None:
     """Its last segment may go on."""
     for prefix in (b"a", b"a/", b"a/.", b"..", b"-", b"a" * 9):
         assert encode_prefix(prefix, size_max=9) == prefix
@@ -127,7 +127,7 @@ def test_a_prefix_is_the_beginning_of_keys() -> None:
             encode_prefix(wrong, size_max=9)
 
 
-def test_times_to_live_are_seconds_above_0() -> None:
+def test_checked_ttl_accepts_seconds_above_0() -> None:
     """At most 68 years, as the service has them, or for ever."""
     assert TTL_MAX == SERVICE_TTL_MAX
     for ttl in (1, 0.001, TTL_MAX, float("inf")):

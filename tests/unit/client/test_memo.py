@@ -19,7 +19,7 @@ def area(width: int, height: Any = 1, *more: Any, unit: Any = "m") -> None:
 KEYS = CallKeys(area, None, None)
 
 
-def test_other_arguments_have_other_keys() -> None:
+def test_key_of_other_arguments_is_another() -> None:
     """By value and by type; the order of sets and of names does not matter."""
     values: list[Any] = [
         None, True, 1, 1.5, "1", b"1", "", "a", "a,b", [], [1], [[1]], {}, {"a": 1},
@@ -37,13 +37,15 @@ def test_other_arguments_have_other_keys() -> None:
     ("value", "what"),
     [(object(), "a object"), ([{"a": {Any}}], "a _"), (bytearray(b"a"), "a bytearray")],
 )
-def test_an_argument_that_no_text_identifies_is_named(value: object, what: str) -> None:
+def test_key_of_an_object_is_an_error_that_names_the_argument(
+    value: object, what: str
+) -> None:
     """Two of them may have one text."""
     with pytest.raises(InvalidArgumentError, match=f"argument height has {what}"):
         KEYS.of(2, value)
 
 
-def test_an_argument_without_an_end_is_an_error() -> None:
+def test_key_of_an_endless_argument_is_an_error() -> None:
     """It contains itself."""
     value: list[Any] = []
     value.append(value)
@@ -51,13 +53,13 @@ def test_an_argument_without_an_end_is_an_error() -> None:
         KEYS.of(2, value)
 
 
-def test_wrong_arguments_are_the_error_of_the_call() -> None:
+def test_key_of_wrong_arguments_is_the_error_of_the_call() -> None:
     """As without the cache."""
     with pytest.raises(TypeError, match="width"):
         KEYS.of()
 
 
-def test_functions_whose_name_may_be_that_of_another_need_a_prefix() -> None:
+def test_memoize_of_a_name_that_may_be_another_needs_a_prefix() -> None:
     """Their values would be mixed up."""
 
     def local() -> None:
@@ -84,7 +86,7 @@ class Shop:
         return f"{self.name} {item}".encode()
 
 
-def test_a_method_needs_a_key_as_no_text_identifies_an_instance() -> None:
+def test_memoize_of_a_method_needs_a_key() -> None:
     """The key is made of the instance and the arguments."""
     with Client("127.0.0.1:1", on_error="miss", failures=1) as client:
 
@@ -106,7 +108,7 @@ def test_a_method_needs_a_key_as_no_text_identifies_an_instance() -> None:
             shop.bare("tea")
 
 
-def test_a_function_for_the_other_client_is_refused() -> None:
+def test_memoize_of_a_function_for_the_other_client_is_refused() -> None:
     """The result of a coroutine can be awaited once; a function would block the loop."""
 
     async def fetch() -> bytes:
@@ -119,7 +121,7 @@ def test_a_function_for_the_other_client_is_refused() -> None:
         AsyncClient(nodes).memoize(prefix="f")(bytes)  # type: ignore[arg-type]
 
 
-def test_memoize_without_parentheses_is_refused_at_once() -> None:
+def test_memoize_without_parentheses_is_refused() -> None:
     """The function would be the time to live, and its first call would fail."""
     with (
         Client("127.0.0.1:1") as client,

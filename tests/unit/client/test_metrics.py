@@ -10,7 +10,7 @@ from volcache_client.metrics import Counters
 THREADS, ROUNDS = 8, 2_000
 
 
-def test_child_process_takes_no_lock_of_its_parent() -> None:
+def test_counters_in_a_child_process_take_no_lock_of_the_parent() -> None:
     """Another thread of the parent may have had it."""
     counters = Counters()
     counters._lock.acquire()
@@ -19,7 +19,7 @@ def test_child_process_takes_no_lock_of_its_parent() -> None:
     assert counters.read({})["errors"] == {"ValueError": 1}
 
 
-def test_no_count_of_eight_threads_is_lost() -> None:
+def test_counters_of_eight_threads_lose_nothing() -> None:
     """While a ninth reads: each reading is consistent."""
     counters = Counters()
     barrier = Barrier(THREADS)

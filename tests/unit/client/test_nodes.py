@@ -44,22 +44,6 @@ def make_node(clock: Seconds, options: HealthOptions = OPTIONS) -> Node:
     return Node(parse_address("10.0.0.1:1234"), options, clock, Events(print))
 
 
-def fail(node: Node, times: int) -> list[bool]:
-    """Let requests fail; return whether each took the node down."""
-    return [node.failed(f"reason {number}") for number in range(times)]
-
-
-def probe(node: Node, *, works: bool) -> bool:
-    """Probe a node whose back-off is over; return whether it is up then."""
-    assert node.ask() == "probe"
-    if works:
-        node.succeeded()
-    else:
-        node.failed("not ready: 503")
-    node.probe_ended()
-    return node.is_up
-
-
 # --- Addresses --------------------------------------------------------------------------
 
 
@@ -80,7 +64,9 @@ def probe(node: Node, *, works: bool) -> bool:
         ),
     ],
 )
-def test_address_is_read(text: str, address: Address) -> None:
+def test_parse_address_returns_name_scheme_host_and_port(
+    text: str, address: Address
+) -> None:
     """The name is what nginx hashes: as it is written, without the scheme."""
     assert parse_address(text) == address
     header = "localhost" if address.socket_path else address.name
@@ -98,7 +84,7 @@ def test_address_is_read(text: str, address: Address) -> None:
         "a:1:2",
     ],
 )  # fmt: skip
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_parse_address_of_another_text_is_an_error(text: str) -> None:
     """The error has the text and what is allowed."""
     with pytest.raises(InvalidArgumentError) as raised:
         parse_address(text)
@@ -106,7 +92,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
     assert 'allowed are "host:port", "http://host:port"' in str(raised.value)
 
 
-def test_password_in_an_address_is_not_shown() -> None:
+def test_parse_address_with_a_password_does_not_show_it() -> None:
     """It is refused, too: it would not be sent."""
     with pytest.raises(InvalidArgumentError) as raised:
         parse_address("http://user:secret@cache:1")
@@ -117,22 +103,23 @@ def test_password_in_an_address_is_not_shown() -> None:
 # --- Health -----------------------------------------------------------------------------
 
 
-def test_child_process_may_probe_a_node_that_its_parent_probes() -> None:
+def test_probe_in_a_child_process_ignores_that_of_its_parent() -> None:
     """And takes no lock that another thread of the parent had."""
     clock = Seconds()
     node = make_node(clock)
-    fail(node, FAILURES)
+    for _ in range(FAILURES):
+        node.failed("reason")
     clock.now += LONG * FIRST
     assert node.ask() == "probe"
     node._lock.acquire()
     node.after_fork()
-    assert probe(node, works=True)
+    assert node.ask() == "probe"
 
 
 # --- Events -----------------------------------------------------------------------------
 
 
-def test_events_are_told_in_the_order_of_the_changes() -> None:
+def test_events_of_many_threads_come_in_the_order_of_the_changes() -> None:
     """Although many threads cause them: down and up take turns."""
     told: list[str] = []
     at_once = threading.Lock()
@@ -160,7 +147,7 @@ def test_events_are_told_in_the_order_of_the_changes() -> None:
     assert told == (["down", "up"] * changes)[:changes]
 
 
-def test_hook_may_cause_further_events() -> None:
+def test_events_caused_by_the_hook_come_after_it() -> None:
     """They are told after it has returned."""
     told: list[str] = []
 

@@ -51,7 +51,7 @@ WRONG: list[tuple[str, Any, str]] = [
 
 
 @each_row(("name", "value", "allowed"), WRONG)
-def test_wrong_value_is_named_with_what_is_allowed(
+def test_option_with_a_wrong_value_names_what_is_allowed(
     name: str, value: Any, allowed: str
 ) -> None:
     """By both ways to make options."""
@@ -67,7 +67,7 @@ def test_wrong_value_is_named_with_what_is_allowed(
     "value",
     ["secret\n", "secret x", "secr\u00e9t", "\x00secret", b"secret", ["secret"]],
 )
-def test_wrong_token_is_not_shown(name: str, value: Any) -> None:
+def test_option_with_a_wrong_token_does_not_show_it(name: str, value: Any) -> None:
     """The error names the option and what is allowed."""
     with pytest.raises(InvalidArgumentError) as raised:
         Options(**{name: value})
@@ -76,7 +76,7 @@ def test_wrong_token_is_not_shown(name: str, value: Any) -> None:
     assert "secr" not in str(raised.value)
 
 
-def test_text_of_options_has_no_token() -> None:
+def test_repr_of_options_has_no_token() -> None:
     """It may be logged."""
     assert "secret" not in repr(Options(token="secret", admin_token="secret"))  # noqa: S106
 
@@ -92,7 +92,7 @@ def test_text_of_options_has_no_token() -> None:
         ("zzz", ""),
     ],
 )
-def test_unknown_option_is_named_with_the_closest_one(name: str, hint: str) -> None:
+def test_option_that_is_unknown_names_the_closest_one(name: str, hint: str) -> None:
     """And with all there are."""
     arguments: Any = {name: 1}
     for make in (make_options, lambda given: Client("http://a:1", **given)):
@@ -102,7 +102,7 @@ def test_unknown_option_is_named_with_the_closest_one(name: str, hint: str) -> N
         assert str(raised.value).startswith(begin)
 
 
-def test_defaults_and_limits_are_allowed() -> None:
+def test_options_of_defaults_and_limits_are_allowed() -> None:
     """Each value at its edges."""
     assert make_options({}) == Options()
     options = make_options(
@@ -123,7 +123,7 @@ def test_defaults_and_limits_are_allowed() -> None:
     assert options.timeout == 1e9
 
 
-def test_signature_of_the_clients_has_all_options() -> None:
+def test_options_and_the_signature_of_the_clients_are_the_same() -> None:
     """With the same types."""
     assert list(OptionArguments.__annotations__) == [o.name for o in fields(Options)]
     assert [str(o.type) for o in fields(Options)] == [

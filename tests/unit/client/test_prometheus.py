@@ -62,7 +62,7 @@ def samples(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
     return found
 
 
-def test_all_numbers_are_there() -> None:
+def test_collect_has_all_numbers() -> None:
     """With the labels client, operation, outcome, error and node."""
     found = samples(registry_of(Collector(Counted(), name="x")))
     node = "client=x,node=10.0.0.1:1234"
@@ -100,7 +100,7 @@ def test_all_numbers_are_there() -> None:
     assert len(found) == len(expected) + len(limits) - 6 + 2  # Sum and count of put.
 
 
-def test_names_are_those_of_the_documentation() -> None:
+def test_collect_and_describe_have_the_documented_names() -> None:
     """The table in the module, a registry and a scrape name the same metrics."""
     from volcache_client import prometheus  # noqa: PLC0415 - Its docstring.
 
@@ -115,19 +115,7 @@ def test_names_are_those_of_the_documentation() -> None:
         assert names == table
 
 
-def test_clients_are_distinguished_by_a_label() -> None:
-    """In one registry, of which the text has each metric once."""
-    collector = Collector(Counted(), name="a")
-    collector.add(Counted(), name="b")
-    registry = registry_of(collector)
-    text = generate_latest(registry).decode()
-    assert text.count("# TYPE volcache_client_node_up gauge\n") == 1
-    found = samples(registry)
-    for name in "ab":
-        assert found["volcache_client_made_total", f"client={name}"] == 1
-
-
-def test_name_of_a_client_is_text_of_its_own() -> None:
+def test_add_with_a_wrong_name_is_an_error() -> None:
     """Not empty; another client of that name is refused."""
     wrong: list[Any] = ["", None, 1]
     for name in wrong:
@@ -140,13 +128,21 @@ def test_name_of_a_client_is_text_of_its_own() -> None:
         collector.add(Counted(), name="a")
 
 
-def test_promtool_accepts_the_metrics() -> None:
-    """Format, names, units and help texts."""
-    collector = Collector(Counted(), name="a")
-    collector.add(Counted(), name="b")
+def test_collect_of_several_clients_has_a_label_for_each() -> None:
+    """In one registry, of which the text has each metric once; promtool accepts it."""
+    with Client(["127.0.0.1:1", "127.0.0.1:2"]) as client:
+        collector = Collector(client)
+        collector.add(Counted(), name="b")
+        registry = registry_of(collector)
+        text = generate_latest(registry)
+        found = samples(registry)
+    assert text.count(b"# TYPE volcache_client_node_up gauge\n") == 1
+    assert found["volcache_client_node_up", "client=default,node=127.0.0.1:2"] == 1
+    for name, made in (("default", 0), ("b", 1)):
+        assert found["volcache_client_made_total", f"client={name}"] == made
     done = subprocess.run(
         [fetched_program("promtool"), "check", "metrics"],
-        input=generate_latest(registry_of(collector)),
+        input=text,
         capture_output=True,
         timeout=60,
         check=False,
@@ -154,15 +150,7 @@ def test_promtool_accepts_the_metrics() -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
-def test_client_is_read_when_it_is_asked() -> None:
-    """A real one, that was not used."""
-    with Client(["127.0.0.1:1", "127.0.0.1:2"]) as client:
-        found = samples(registry_of(Collector(client)))
-    assert found["volcache_client_node_up", "client=default,node=127.0.0.1:2"] == 1
-    assert found["volcache_client_made_total", "client=default"] == 0
-
-
-def test_missing_library_is_named() -> None:
+def test_import_without_the_library_names_it() -> None:
     """With the command that installs it."""
     code = (
         "import sys; sys.modules['prometheus_client'] = None\n"

@@ -44,7 +44,7 @@ class Maker:
         return self._result
 
 
-def test_an_interrupt_of_one_does_not_reach_the_others() -> None:
+def test_flight_that_is_interrupted_is_made_by_another_thread() -> None:
     """One of them makes the value."""
     flights: Flights[list[int]] = Flights()
     first, second, waits = Maker(KeyboardInterrupt()), Maker([2]), list[int]()
@@ -59,7 +59,7 @@ def test_an_interrupt_of_one_does_not_reach_the_others() -> None:
         leader.result(30)
 
 
-def test_making_a_value_while_making_it_is_an_error() -> None:
+def test_flight_within_itself_is_an_error() -> None:
     """It would wait for itself."""
     flights: Flights[list[int]] = Flights()
 
@@ -70,7 +70,7 @@ def test_making_a_value_while_making_it_is_an_error() -> None:
         flights.run(b"k", again, copied=list, on_wait=lambda: None)
 
 
-def test_calls_within_calls_do_not_wait_for_a_thread() -> None:
+def test_workers_within_workers_do_not_wait_for_a_thread() -> None:
     """The thread that waits works itself."""
     workers = Workers(2)
     made: list[int] = []
