@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from volcache_client.discovery import Nodes
@@ -46,9 +47,14 @@ T = TypeVar("T")
 
 OK: Final = 200
 NOT_FOUND: Final = 404
+IF_ABSENT: Final = {"If-None-Match": "*"}
 _PRECONDITION_FAILED: Final = 412
 # Any other answer to /-/ready is that of a server that works; nginx forbids the path.
 _NOT_READY: Final = frozenset({500, 502, 503, 504})
+
+# Seconds before each look for a claim whose request was broken off: the node may store it
+# after the first look, which is on another connection.
+_LOOK_PAUSES: Final = (0.0, 0.05, 0.2)
 
 # Which errors of an operation are not raised; its result is then that of a miss.
 Excuse = Literal["as the options say", "outages", "nothing"]
@@ -142,6 +148,56 @@ class Core(Generic[V]):
         headers = self.headers if etag is None else {**self.headers, "If-Match": etag}
         asked = self.ask(stored, "DELETE", headers, is_repeatable=etag is None)
         return was_removed(*await asked)
+
+    # --- What has one owner --------------------------------------------------------
+
+    async def claim(self, stored: bytes, ttl: Ttl) -> str | None:
+        """Store a value of one owner; return its ETag, None if it has another owner."""
+        headers = self.put_headers(ttl, None, IF_ABSENT)
+        body = token_bytes(16)
+        try:
+            return await self.store(stored, body, headers)
+        except (CacheError, GeneratorExit):
+            raise
+        except BaseException as error:  # Cancelled: it may have been stored.
+            await self.driver.finish(self._disclaim(stored, body), error)
+            raise
+
+    async def _disclaim(self, stored: bytes, body: bytes) -> None:
+        """Remove the value with this body, if it is there; its ETag is not known."""
+        try:
+            for pause in _LOOK_PAUSES:
+                await self.driver.sleep(pause)
+                answer = await self.look(stored)
+                if answer is not None:
+                    if answer.body == body:
+                        await self.release(stored, answer.headers.get("ETag"))
+                    return
+        except CacheError as error:
+            self.counters.error(error)
+
+    async def or_undo(
+        self, steps: Operation[T], undo: Callable[[], Operation[None]]
+    ) -> T:
+        """Return the result of the steps; if they fail, take others before it is raised."""
+        try:
+            return await steps
+        except GeneratorExit:  # Nothing can be sent; what was claimed expires.
+            raise
+        except BaseException as error:
+            await self.driver.finish(undo(), error)
+            raise
+
+    async def release(self, stored: bytes, etag: str | None) -> None:
+        """Give a lock back, if it is held; if that fails, it expires by itself."""
+        if not etag:
+            return
+        try:
+            await self.remove(stored, etag)
+        except CacheError as error:
+            self.counters.error(error)
+
+    # --- The list of nodes ---------------------------------------------------------
 
     async def refresh(self) -> None:
         """Read the list of nodes again if its time has come."""

@@ -120,7 +120,6 @@ class HttpExchange:
     It may be sent again on another connection while nothing was received.
 
     Attributes:
-        request: The first one; its headers have neither `Host` nor a length.
         answers: Those that are complete, in the order of the requests.
         is_sent: Whether all of the requests was sent; set by who sends them.
         status: Of the answer that is being received; 0 until its head is.
@@ -162,15 +161,19 @@ class HttpExchange:
             is_whole: Whether the answer is read as a whole, not by `read`.
         """
         self.answers: Final[list[Answer]] = []
-        self.request: Final = requests[0]
         self._requests: Final = requests
         self._host: Final = host
         self._limit: Final = limit
         self._is_whole: Final = is_whole
-        if not is_whole or self.request.method == "HEAD":
+        if not is_whole or requests[0].method == "HEAD":
             self._parser = self._parse()
 
     # --- The requests ---------------------------------------------------------------
+
+    @property
+    def request(self) -> Request:
+        """The first one; its headers have neither `Host` nor a length."""
+        return self._requests[0]
 
     def first_part(self) -> bytes:
         """Return the heads, with the bodies of those that are short."""

@@ -13,7 +13,6 @@ from contextlib import closing
 from functools import partial
 from hashlib import sha256
 from itertools import islice
-from secrets import token_bytes
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -26,7 +25,7 @@ from typing import (
 )
 from urllib.parse import quote_from_bytes
 
-from volcache_client.core import OK, Core, found_in, was_removed
+from volcache_client.core import IF_ABSENT, OK, Core, found_in, was_removed
 from volcache_client.errors import (
     AccessDeniedError,
     CacheError,
@@ -62,21 +61,16 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="Callable[..., Any]")
 K = TypeVar("K", bound="str | bytes")
-T = TypeVar("T")
 V = TypeVar("V")
 
 LOCK_PREFIX: Final = "~lock/"
 _LOCK_PAUSE_LONGEST: Final = 0.25
-IF_ABSENT: Final = {"If-None-Match": "*"}
 _CONDITIONS: Final = {"add": IF_ABSENT, "replace": {"If-Match": "*"}}
 _FORBIDDEN: Final = 403
 # How often a value is read and stored again before others are left to win.
 _TRIES_MAX: Final = 16
 _PAUSE_FIRST: Final = 0.001
 _PAUSE_LONGEST: Final = 0.032
-# Seconds before each look for a claim whose request was broken off: the node may store it
-# after the first look, which is on another connection.
-_LOOK_PAUSES: Final = (0.0, 0.05, 0.2)
 # A directive of Cache-Control, milliseconds since the epoch. The service returns it.
 _UNTIL: Final = re.compile(r"\bcounter-until=([0-9]{1,15})")
 _NEEDED: Final = (
@@ -297,52 +291,6 @@ class Operations(Core[V]):
         count = self._incr(f"{LOCK_PREFIX}{digest}/token", 1, first, math.inf)
         token = await self.or_undo(count, partial(self.release, stored, etag))
         return Lock(stored, etag, token or 0)
-
-    async def claim(self, stored: bytes, ttl: Ttl) -> str | None:
-        """Store a value of one owner; return its ETag, None if it has another owner."""
-        headers = self.put_headers(ttl, None, IF_ABSENT)
-        body = token_bytes(16)
-        try:
-            return await self.store(stored, body, headers)
-        except (CacheError, GeneratorExit):
-            raise
-        except BaseException as error:  # Cancelled: it may have been stored.
-            await self.driver.finish(self._disclaim(stored, body), error)
-            raise
-
-    async def _disclaim(self, stored: bytes, body: bytes) -> None:
-        """Remove the value with this body, if it is there; its ETag is not known."""
-        try:
-            for pause in _LOOK_PAUSES:
-                await self.driver.sleep(pause)
-                answer = await self.look(stored)
-                if answer is not None:
-                    if answer.body == body:
-                        await self.release(stored, answer.headers.get("ETag"))
-                    return
-        except CacheError as error:
-            self.counters.error(error)
-
-    async def or_undo(
-        self, steps: Operation[T], undo: Callable[[], Operation[None]]
-    ) -> T:
-        """Return the result of the steps; if they fail, take others before it is raised."""
-        try:
-            return await steps
-        except GeneratorExit:  # Nothing can be sent; what was claimed expires.
-            raise
-        except BaseException as error:
-            await self.driver.finish(undo(), error)
-            raise
-
-    async def release(self, stored: bytes, etag: str | None) -> None:
-        """Give a lock back, if it is held; if that fails, it expires by itself."""
-        if not etag:
-            return
-        try:
-            await self.remove(stored, etag)
-        except CacheError as error:
-            self.counters.error(error)
 
     # --- Changing what is stored --------------------------------------------------
 
