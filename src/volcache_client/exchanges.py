@@ -74,7 +74,8 @@ class HttpConnection(Protocol):
     A connection, for one exchange at a time; it is closed after any error.
 
     Attributes:
-        until: When what is waited for must be there, by the clock of its pool.
+        until: When what is waited for must be there, by the clock of its pool; of an idle
+            connection when it was used last.
         is_by_part: Whether each part has the whole timeout, not each answer.
     """
 

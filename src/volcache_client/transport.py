@@ -54,7 +54,6 @@ class Connection:
         """Take over a socket, with TLS or without."""
         self.until = 0.0
         self.is_by_part = False
-        self.used_at = 0.0
         self._seconds = 0.0
         self._raw: Final = raw
         self._exchange: HttpExchange
@@ -146,7 +145,7 @@ class Connection:
 
     def is_in_step(self, *, is_checked: bool) -> bool:
         """See `HttpConnection`."""
-        if not is_checked and time.monotonic() - self.used_at < UNCHECKED_SECONDS:
+        if not is_checked and time.monotonic() - self.until < UNCHECKED_SECONDS:
             return True
         return not self._is_readable(0)
 
@@ -221,7 +220,7 @@ class Pool(HttpPool[Connection]):
         if connection is None:
             self._slots.append(None)
         else:
-            connection.used_at = now = time.monotonic()
+            connection.until = now = time.monotonic()  # When it was used last.
             self._idle.append(connection)
             self._close_idle(now - _IDLE_SECONDS_MAX)
         if self._waiting:
@@ -233,7 +232,7 @@ class Pool(HttpPool[Connection]):
     def _close_idle(self, before: float) -> None:
         """Close those that were used before a time."""
         try:
-            while self._idle[0].used_at < before:
+            while self._idle[0].until < before:
                 self._idle.popleft().close()
                 self._slots.append(None)
         except IndexError:  # Another thread was faster.

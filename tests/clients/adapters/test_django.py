@@ -49,6 +49,8 @@ BACKEND = "volcache_client.adapters.django.VolcacheCache"
 VALUES = [
     None, True, 0, -1, 2**70, 0.5, "", "text é \U0001f600", [], [1, [2]], {},
     {"a": {"b": [None]}},
+    # What JSON lacks.
+    datetime(2026, 1, 2, tzinfo=UTC), Decimal("1.5"), (1, (2,)), {3: {4}}, b"\0",
 ]  # fmt: skip
 ODD_KEYS = [
     "", ".", "..", "a/../b", "a/./b", "./", "/", "//", "%", "%2E", "a b", "a\nb", "\x7f",
@@ -113,7 +115,7 @@ def remaining(cache: VolcacheCache, key: str) -> float:
     return math.inf if head.ttl is None else head.ttl
 
 
-def test_djangos_settings_make_a_backend() -> None:
+def test_backend_of_djangos_settings_is_made() -> None:
     """Also of a list of instances, with options of the client."""
     for name in ("default", "json"):
         caches[name].set("key", [name])
@@ -131,7 +133,9 @@ def test_backends_of_the_same_settings_share_a_client() -> None:
 
 
 @pytest.mark.parametrize("value", VALUES, ids=map(repr, VALUES))
-def test_a_value_is_returned_as_it_was_set(cache: VolcacheCache, value: object) -> None:
+def test_set_of_any_value_then_get_returns_it(
+    cache: VolcacheCache, value: object
+) -> None:
     """None is a value, too."""
     cache.set("key", value)
     assert cache.get("key", "default") == value
@@ -140,26 +144,25 @@ def test_a_value_is_returned_as_it_was_set(cache: VolcacheCache, value: object) 
     assert "key" in cache
 
 
-def test_a_value_that_json_lacks_is_an_error_and_not_stored(make: Make) -> None:
-    """If a project chooses JSON."""
-    cache = make(options={"serializer": "json"})
-    with pytest.raises(SerializationError):
-        cache.set("key", object())
-    assert cache.get("key") is None
-
-
-def test_a_value_that_pickle_lacks_is_also_an_error_of_pickle(
-    cache: VolcacheCache,
+@pytest.mark.parametrize(
+    ("serializer", "value", "error"),
+    [
+        ("json", object(), SerializationError),
+        ("pickle", lambda: None, SerializationError),
+        ("pickle", lambda: None, pickle.PicklingError),  # As in other backends.
+    ],
+)
+def test_set_of_a_value_without_a_serializer_stores_nothing(
+    make: Make, serializer: str, value: object, error: type[Exception]
 ) -> None:
-    """As in other backends; nothing is stored."""
-    with pytest.raises(pickle.PicklingError) as raised:
-        cache.set("key", lambda: None)
-    assert isinstance(raised.value, SerializationError)
+    cache = make(options={"serializer": serializer})
+    with pytest.raises(error):
+        cache.set("key", value)
     assert not cache.has_key("key")
 
 
 @pytest.mark.filterwarnings("ignore::django.core.cache.CacheKeyWarning")
-def test_odd_keys_are_stored_each_for_itself(make: Make) -> None:
+def test_set_of_odd_keys_stores_each_for_itself(make: Make) -> None:
     """Also those that the service refuses or resolves."""
     cache = make(KEY_FUNCTION=lambda key, *_: key)
     for key in ODD_KEYS:
@@ -170,13 +173,13 @@ def test_odd_keys_are_stored_each_for_itself(make: Make) -> None:
         assert not cache.has_key(key)
 
 
-def test_keys_that_other_backends_refuse_are_warned_of(cache: VolcacheCache) -> None:
+def test_set_of_a_key_that_others_refuse_warns(cache: VolcacheCache) -> None:
     """As Django does with its own backends."""
     with pytest.warns(CacheKeyWarning):
         cache.set("a key", 1)
 
 
-def test_versions_and_prefixes_have_keys_of_their_own(make: Make) -> None:
+def test_keys_of_versions_and_prefixes_are_apart(make: Make) -> None:
     """As in all backends."""
     options = {"prefix": f"versions-{os.getpid()}/"}
     one, other = make(options=options), make(options=options, KEY_PREFIX="other")
@@ -195,7 +198,7 @@ def test_versions_and_prefixes_have_keys_of_their_own(make: Make) -> None:
     ("timeout", "expected"),
     [(30, 30), (0.5, 1), (None, NEVER), (1e12, NEVER)],
 )
-def test_a_timeout_is_the_time_to_live(
+def test_set_with_a_timeout_expires_then(
     cache: VolcacheCache, timeout: float | None, expected: int
 ) -> None:
     """None is 68 years, whatever `default_ttl` of the service is."""
@@ -204,7 +207,7 @@ def test_a_timeout_is_the_time_to_live(
 
 
 @pytest.mark.parametrize(("setting", "expected"), [(50, 50), (None, NEVER)])
-def test_the_setting_timeout_is_the_default(
+def test_operations_without_a_timeout_have_that_of_the_settings(
     make: Make, setting: int | None, expected: int
 ) -> None:
     """For all methods that store."""
@@ -219,7 +222,7 @@ def test_the_setting_timeout_is_the_default(
         assert expected - 40 <= remaining(cache, key) <= expected
 
 
-def test_a_value_expires(cache: VolcacheCache) -> None:
+def test_get_of_an_expired_value_is_a_miss(cache: VolcacheCache) -> None:
     """For all methods that read."""
     cache.set("key", 1, 1)
     wait_until(lambda: cache.get("key") is None, "the value to expire")
@@ -229,7 +232,7 @@ def test_a_value_expires(cache: VolcacheCache) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, -0.5])
-def test_a_timeout_of_zero_or_less_stores_nothing(
+def test_operations_with_a_timeout_of_zero_or_less_store_nothing(
     cache: VolcacheCache, timeout: float
 ) -> None:
     """And what was there before is not returned either."""
@@ -269,7 +272,7 @@ def test_touch_changes_the_timeout_only(cache: VolcacheCache) -> None:
     assert remaining(cache, "key") > 1000
 
 
-def test_many_values_are_set_read_and_deleted_at_once(cache: VolcacheCache) -> None:
+def test_many_values_are_set_read_and_deleted(cache: VolcacheCache) -> None:
     """Those that are missing are left out."""
     values = {f"key{number}": number for number in range(40)}
     assert cache.set_many(values) == []
@@ -279,7 +282,7 @@ def test_many_values_are_set_read_and_deleted_at_once(cache: VolcacheCache) -> N
     assert cache.get_many([]) == cache.get_many(iter(())) == {}
 
 
-def test_what_cannot_be_stored_does_not_leave_the_value_before(make: Make) -> None:
+def test_set_that_cannot_store_removes_the_value_before(make: Make) -> None:
     """Here because it is larger than the service accepts."""
     cache = make(options={"on_error": "miss"})
     large = "x" * (2 << 20)
@@ -314,12 +317,17 @@ def test_incr_of_a_missing_value_is_an_error(cache: VolcacheCache) -> None:
         cache.incr("text")
 
 
-def test_threads_that_add_lose_nothing(cache: VolcacheCache) -> None:
-    """Each step is one of the service."""
+def test_incr_by_many_at_once_loses_nothing(cache: VolcacheCache) -> None:
+    """Each step is one of the service, of threads and of tasks."""
+
+    async def use() -> None:
+        await asyncio.gather(*(cache.aincr("key") for _ in range(20)))
+
     cache.set("key", 0)
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: cache.incr("key"), range(80)))
-    assert cache.get("key") == 80
+    asyncio.run(use())
+    assert cache.get("key") == 100
 
 
 def test_incr_ends_if_the_service_does_not_store_the_result(
@@ -366,7 +374,7 @@ def test_clear_removes_all_versions_and_prefixes_and_nothing_else(
     assert one.get("key") == 3
 
 
-def test_the_async_methods_do_the_same(cache: VolcacheCache) -> None:
+def test_async_methods_do_the_same(cache: VolcacheCache) -> None:
     """Those of Django and those of this backend."""
 
     async def use() -> None:
@@ -388,17 +396,6 @@ def test_the_async_methods_do_the_same(cache: VolcacheCache) -> None:
     asyncio.run(use())
 
 
-def test_async_tasks_that_add_lose_nothing(cache: VolcacheCache) -> None:
-    """Django's own method would read and then write."""
-
-    async def use() -> None:
-        await cache.aset("key", 0)
-        await asyncio.gather(*(cache.aincr("key") for _ in range(20)))
-        assert await cache.aget("key") == 20
-
-    asyncio.run(use())
-
-
 class Upper:
     """A serializer of a project."""
 
@@ -412,7 +409,7 @@ class Upper:
 
 
 @pytest.mark.parametrize("serializer", [Upper, Upper(), f"{__name__}.Upper"])
-def test_a_project_chooses_its_serializer(
+def test_serializer_of_a_project_is_used(
     make: Make,
     serializer: object,
     monkeypatch: pytest.MonkeyPatch,
@@ -435,7 +432,7 @@ def test_a_project_chooses_its_serializer(
         (None, {"serializer": 5}, "dumps"),
     ],
 )
-def test_wrong_settings_are_named(
+def test_settings_that_are_wrong_are_named(
     server: ServerProcess, location: Any, options: dict[str, Any], match: str
 ) -> None:
     """When the cache is first used, before anything is sent."""
@@ -444,7 +441,7 @@ def test_wrong_settings_are_named(
         VolcacheCache(where, {"OPTIONS": options})
 
 
-def test_an_outage_is_an_error_or_a_miss(make: Make) -> None:
+def test_operations_in_an_outage_are_errors_or_misses(make: Make) -> None:
     """As the option `on_error` says."""
     url = f"http://127.0.0.1:{pick_port()}"
     with pytest.raises(NodeError):
@@ -462,7 +459,7 @@ def test_an_outage_is_an_error_or_a_miss(make: Make) -> None:
         cache.incr("key")
 
 
-def test_values_that_the_project_has_not_signed_are_misses(
+def test_get_of_a_value_not_signed_by_the_project_is_a_miss(
     make: Make, client: Client[bytes]
 ) -> None:
     """For all methods that read; nothing of them runs."""
@@ -482,7 +479,7 @@ def test_values_that_the_project_has_not_signed_are_misses(
         assert cache.get_or_set("page", lambda: 5) == cache.get("page") == 5
 
 
-def test_value_signed_with_a_fallback_key_is_read(make: Make) -> None:
+def test_get_of_a_value_signed_with_a_fallback_key_returns_it(make: Make) -> None:
     """As with other signatures of Django."""
     cache = make()
     cache.set("key", 5)
@@ -494,18 +491,6 @@ def test_value_signed_with_a_fallback_key_is_read(make: Make) -> None:
         assert make(options=options).get("key") == 5
     with override_settings(SECRET_KEY="new"):  # noqa: S106 - Of this test.
         assert make(options=options).get("key") is None
-
-
-@pytest.mark.parametrize(
-    "value",
-    [datetime(2026, 1, 2, tzinfo=UTC), Decimal("1.5"), (1, (2,)), {3: {4}}, b"\0"],
-)
-def test_value_of_any_class_is_returned_as_it_was_set(
-    cache: VolcacheCache, value: object
-) -> None:
-    """What JSON lacks."""
-    cache.set("key", value)
-    assert cache.get("key") == value
 
 
 def test_cache_page_keeps_a_page(server: ServerProcess) -> None:
@@ -571,7 +556,7 @@ def test_examples_of_the_page_work(server: ServerProcess) -> None:
     closing.close()
 
 
-def test_the_module_says_what_to_install() -> None:
+def test_import_without_django_says_what_to_install() -> None:
     """If Django is not there."""
     program = (
         "import sys; sys.modules['django'] = None\n"
