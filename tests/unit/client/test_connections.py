@@ -6,6 +6,7 @@ import io
 import socket
 import ssl
 import subprocess
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +15,15 @@ from typing import Any
 import pytest
 
 from support.client_users import PATIENT, numbers_of
-from support.scripted_server import ScriptedServer, value
+from support.scripted_server import Peer, ScriptedServer, value
 from support.waiting import wait_until
-from volcache_client import NodeConnectionError, PoolTimeoutError
+from volcache_client import (
+    NodeConnectionError,
+    NodeDownError,
+    NodeEvent,
+    PoolTimeoutError,
+)
+from volcache_client.ring import HashRing
 
 VALUE = value(b"v")
 
@@ -139,3 +146,52 @@ def test_connections_of_a_node_that_was_removed_are_closed(connect: Any) -> None
                 wait_until(lambda: first.open == 1, "the end of the idle one")
                 assert reader.read() == long
             wait_until(lambda: not first.open, "the end")
+
+
+def is_asked(client: Any, key: str) -> bool:
+    """Get a key, whose node may be down."""
+    with suppress(NodeDownError):
+        client.get(key)
+    return True
+
+
+def test_node_that_is_not_ready_gets_only_probes_until_it_is(connect: Any) -> None:
+    """After some errors; of the probes each fails, and other nodes are asked."""
+    events: list[NodeEvent] = []
+    paths: list[str] = []
+    is_ready = threading.Event()
+
+    def serve(peer: Peer) -> None:
+        while request := peer.request():
+            paths.append(request.split()[1].decode())
+            if paths[-1] != "/-/ready" and not is_ready.is_set():
+                return  # Without an answer.
+            status = (503, 200)[is_ready.is_set()] if paths[-1] == "/-/ready" else 404
+            peer.send(b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % status)
+
+    options = {"backoff": (0.02, 0.1), "on_event": events.append}
+    with (
+        ScriptedServer(serve) as server,
+        ScriptedServer(VALUE) as good,
+        connect([server.name, good.name], probe_timeout=PATIENT, **options) as client,
+    ):
+        ring = HashRing([server.name, good.name])
+        owners = {str(number): ring.node(str(number)) for number in range(99)}
+        lost = [key for key, node in owners.items() if node == server.name]
+        for key in lost[:3]:
+            assert events == []
+            with pytest.raises(NodeConnectionError):
+                client.get(key)
+        wait_until(
+            lambda: is_asked(client, lost[3]) and paths.count("/-/ready") > 5, "probes"
+        )
+        assert set(paths) == {*(f"/{key}" for key in lost[:3]), "/-/ready"}
+        kept = owners.keys() - set(lost)
+        assert client.get_many(kept) == dict.fromkeys(kept, b"v")
+        assert [bool(event.reason) for event in events] == [True]
+        numbers = client.stats()["nodes"][server.name]
+        assert numbers["failures"] == 3 + paths.count("/-/ready")
+        is_ready.set()
+        wait_until(lambda: is_asked(client, lost[3]) and len(events) > 1, "it is up")
+        assert [event.kind for event in events] == ["down", "up"]
+        assert paths[-2:] == ["/-/ready", f"/{lost[3]}"]
