@@ -15,15 +15,13 @@ from typing import Any, Final
 import pytest
 
 from support.background import in_background
-from support.client_users import TaskClient
+from support.client_users import PATIENCE, TaskClient
 from support.process import SHARED, SOURCE, ServerProcess, Servers
 from support.waiting import wait_until
 from volcache_client import Client, NodeError
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-PATIENT: Final = 30.0
-LIMITS: Final[dict[str, Any]] = dict.fromkeys(("timeout", "connect_timeout"), PATIENT)
 # One process of several: its threads ask for one key; prints what it made.
 _ASK: Final = """
 import sys, time
@@ -99,7 +97,9 @@ def script(text: str, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def test_many_processes_make_a_value_once(server: ServerProcess) -> None:
+def test_get_or_set_by_many_processes_makes_the_value_once(
+    server: ServerProcess,
+) -> None:
     """One holds the lease; the others wait for the value."""
     processes = [script(_ASK, server.url, "processes") for _ in range(4)]
     for process in processes:
@@ -125,13 +125,13 @@ def test_client_after_a_fork_has_connections_and_locks_of_its_own(
 
 @pytest.mark.parametrize("on_error", ["raise", "miss"])
 @pytest.mark.parametrize("kind", [Client, TaskClient])
-def test_client_of_an_instance_that_is_killed_and_started_gets_no_wrong_answer(
+def test_operations_of_an_instance_that_is_killed_get_no_wrong_answer(
     tmp_path: Path, kind: Any, on_error: str
 ) -> None:
     """Each is the value, a miss or an error of the node; afterwards all is as before."""
     with (
         ServerProcess(tmp_path / "store", settings=SHARED) as server,
-        kind(server.url, on_error=on_error, backoff=(0.05, 0.1), **LIMITS) as user,
+        kind(server.url, on_error=on_error, backoff=(0.05, 0.1), **PATIENCE) as user,
     ):
         traffic = Traffic(user)
         with in_background(*(partial(traffic.run, number) for number in range(8))):

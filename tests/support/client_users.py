@@ -15,7 +15,7 @@ from volcache_client.methods import AsyncReader
 
 # Longer than a loaded machine needs; only what must end by a timeout has a short one.
 PATIENT: Final = 30.0
-PATIENCE: Final = {"timeout": PATIENT, "connect_timeout": PATIENT}
+PATIENCE: Final[dict[str, Any]] = {"timeout": PATIENT, "connect_timeout": PATIENT}
 
 
 def client_of(node: Any, **options: Any) -> AsyncClient[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from itertools import pairwise
 
 import pytest
@@ -13,7 +12,6 @@ from support.scripted_server import OK
 from support.tables import each_row
 from volcache_client.http1 import BadAnswerError, Host, HttpExchange
 from volcache_client.messages import Request
-from volcache_client.uploads import Upload
 
 
 def ask(*pieces: bytes, method: str = "GET") -> HttpExchange:
@@ -24,32 +22,6 @@ def ask(*pieces: bytes, method: str = "GET") -> HttpExchange:
         if not exchange.is_complete:
             exchange.receive(piece)
     return exchange
-
-
-def sent(body: bytes | Upload | None) -> list[bytes]:
-    """Return the parts of a request."""
-    exchange = HttpExchange(Host("h:1"), [Request("PUT", "/key", {"A": "b"}, body)])
-    return [bytes(part) for part in (exchange.first_part(), *exchange.more_parts())]
-
-
-def test_parts_of_a_request_have_the_length_of_its_body() -> None:
-    """A short body is sent with the head; a file of unknown length in chunks."""
-    head = b"PUT /key HTTP/1.1\r\nHost: h:1\r\nA: b\r\n"
-    assert sent(None) == [head + b"\r\n"]
-    assert sent(b"") == [head + b"Content-Length: 0\r\n\r\n"]
-    assert sent(b"xy") == [head + b"Content-Length: 2\r\n\r\nxy"]
-    long = bytes(range(256)) * 4000
-    first, *more = sent(long)
-    assert first == head + b"Content-Length: 1024000\r\n\r\n"
-    assert len(more) > 1
-    assert b"".join(more) == long
-    file = io.BytesIO(b"skipped")
-    file.seek(4)
-    assert b"".join(sent(Upload(file))) == head + b"Content-Length: 3\r\n\r\nped"
-    file.seekable = lambda: False  # type: ignore[method-assign]
-    file.seek(4)
-    chunks = b"Transfer-Encoding: chunked\r\n\r\n3\r\nped\r\n0\r\n\r\n"
-    assert b"".join(sent(Upload(file))) == head + chunks
 
 
 def test_headers_in_any_case_are_found_and_joined() -> None:
