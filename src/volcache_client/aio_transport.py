@@ -25,14 +25,13 @@ from volcache_client.exchanges import (
     readable,
     run,
 )
-from volcache_client.http1 import RECEIVE_BYTES, BadAnswerError, answer_error
+from volcache_client.http1 import RECEIVE_BYTES, BadAnswerError
 from volcache_client.uploads import Upload
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
 
-    from volcache_client.errors import CacheError
     from volcache_client.http1 import HttpExchange
     from volcache_client.messages import Operation
     from volcache_client.nodes import Address
@@ -320,16 +319,6 @@ class AsyncPool(HttpPool[AsyncConnection]):
         # Until their transports have ended.
         self._all: Final[set[AsyncConnection]] = set()
 
-    def error_of(
-        self,
-        error: Exception,
-        made: Callable[[str, Exception], CacheError] = answer_error,
-    ) -> CacheError:
-        """Return the error of the client for an exchange that failed."""
-        if self.is_closed:
-            return ClientUsageError(CLOSED)
-        return super().error_of(error, made)
-
     async def wait(self, until: float) -> AsyncConnection | None:
         """Wait for a connection; see `HttpPool`."""
         turn: asyncio.Future[AsyncConnection | None] = self._loop.create_future()
@@ -348,12 +337,17 @@ class AsyncPool(HttpPool[AsyncConnection]):
     async def _open(self, until: float) -> AsyncConnection:
         if self.is_closed:
             raise ClientUsageError(CLOSED)
-        async with asyncio.timeout_at(until) as limit:
-            self._opening.add(limit)
-            try:
+        limit = asyncio.timeout_at(until)
+        self._opening.add(limit)
+        try:
+            async with limit:
                 made = await super()._open(until)
-            finally:
-                self._opening.discard(limit)
+        except OSError:
+            if self.is_closed:
+                raise ClientUsageError(CLOSED) from None
+            raise
+        finally:
+            self._opening.discard(limit)
         self._all.add(made)
         made.ended.add_done_callback(lambda _: self._ended(made))
         return made
@@ -423,7 +417,7 @@ class AsyncPool(HttpPool[AsyncConnection]):
             if not turn.done():
                 turn.set_exception(ClientUsageError(CLOSED))
         for connection in self._all:
-            connection.close()
+            connection.close(ClientUsageError(CLOSED))
         return [connection.ended for connection in self._all]
 
 

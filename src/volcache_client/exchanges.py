@@ -210,7 +210,7 @@ class HttpPool(Generic[C]):
             most = self.clock() + self._options.connect_timeout
             return await self._open(min(until, most))
         except (OSError, ValueError) as error:  # The latter of a name.
-            raise self.error_of(error, connect_error) from error
+            raise connect_error(self.name, error) from error
 
     async def _open(self, until: float) -> C:
         """Open a connection; the time is divided between the addresses of a host."""
@@ -267,14 +267,6 @@ class HttpPool(Generic[C]):
             except IndexError:  # Another thread was faster.
                 return
             self._slots.append(None)
-
-    def error_of(
-        self,
-        error: Exception,
-        made: Callable[[str, Exception], CacheError] = answer_error,
-    ) -> CacheError:
-        """Return the error of the client for an exchange that failed."""
-        return made(self.name, error)
 
 
 def readable(raw: Any) -> Callable[[float], bool]:  # noqa: ANN401 - Of asyncio it is wrapped.
@@ -475,7 +467,7 @@ async def begin(
                 await connection.receive(wanted)
             except OSError as error:
                 if not was_open or not exchange.is_stale(error):
-                    raise pool.error_of(error) from error
+                    raise answer_error(pool.name, error) from error
                 connection.close()
                 connection, was_open = None, False
                 continue
@@ -539,7 +531,7 @@ class HttpBody:
         try:
             await self._connection.receive(count)
         except OSError as error:
-            raise self._pool.error_of(error) from error
+            raise answer_error(self._pool.name, error) from error
 
     def close(self) -> None:
         """Give the connection back, or close it if the answer was not read to its end."""
@@ -620,9 +612,9 @@ class _Lane:
         self.works = False
         has_worked = self._was_open or bool(self._exchange.answers)
         if isinstance(error, ValueSizeError):
-            self._refused = [self._pool.error_of(error)]
+            self._refused = [answer_error(self._pool.name, error)]
         elif not has_worked or not self._exchange.is_stale(error):
-            self._error = self._pool.error_of(error)
+            self._error = answer_error(self._pool.name, error)
 
     def results(self) -> list[Answer | CacheError | None]:
         """Return what became of each request."""
