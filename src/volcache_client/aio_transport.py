@@ -19,6 +19,7 @@ from weakref import WeakSet
 from volcache_client.errors import ClientUsageError
 from volcache_client.exchanges import (
     CLOSED,
+    RETRY_SECONDS,
     UNCHECKED_SECONDS,
     HttpPool,
     HttpTransport,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 KEPT_SECONDS: Final = 30.0
 
 _NEVER: Final = float("inf")
-_RETRY_SECONDS: Final = 0.005
 _LOOKUPS_MAX: Final = 4  # Names that are resolved at the same time, for all clients.
 # Of a body that is read in parts: what is received before it is asked for.
 _AHEAD_BYTES: Final = 1 << 17
@@ -378,7 +378,7 @@ class AsyncPool(HttpPool[AsyncConnection]):
                     raw.connect(target)
                     break
                 except BlockingIOError:  # The queue of the server is full.
-                    await asyncio.sleep(_RETRY_SECONDS)
+                    await asyncio.sleep(RETRY_SECONDS)
             else:
                 await self._loop.sock_connect(raw, target)
             host = None if self._context is None else self._address.host

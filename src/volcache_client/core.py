@@ -138,10 +138,8 @@ class Core(Generic[V]):
         is_repeatable = "If-None-Match" not in headers and "If-Match" not in headers
         if isinstance(body, Upload):
             is_repeatable = is_repeatable and body.is_repeatable
-        node, answer = await self.ask(
-            stored, "PUT", headers, body, is_repeatable=is_repeatable
-        )
-        return etag_of(node.name, answer)
+        asked = self.ask(stored, "PUT", headers, body, is_repeatable=is_repeatable)
+        return etag_of(*await asked)
 
     async def remove(self, stored: bytes, etag: str | None) -> bool:
         """Remove a value; return whether it, and that with the ETag, was stored."""

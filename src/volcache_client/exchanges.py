@@ -57,6 +57,8 @@ _MILLISECONDS_MAX: Final = 1_000_000_000
 # A connection that was used so many seconds ago is not checked before it is used again for
 # what may be sent twice: what the server did since then is noticed when it is used.
 UNCHECKED_SECONDS: Final = 0.01
+# Until the next try, while the queue of a unix socket is full.
+RETRY_SECONDS: Final = 0.005
 # On one connection: the bytes fit the buffers of its sockets.
 REQUESTS_MAX: Final = 64
 _BYTES_MAX: Final = 64 << 10

@@ -16,6 +16,7 @@ from volcache_client.messages import Stat
 
 if TYPE_CHECKING:
     from volcache_client.messages import Answer
+    from volcache_client.nodes import Node
 
 _ETAG: Final = re.compile(r'"[!#-~]*"')
 _DIGITS_MAX: Final = 18
@@ -38,20 +39,20 @@ def stat_of(answer: Answer, size: int) -> Stat:
     )
 
 
-def size_of(node: str, answer: Answer) -> int:
+def size_of(node: Node, answer: Answer) -> int:
     """
     Return the size of a value by the head of its answer.
 
     Raises:
         UnexpectedAnswerError: It has none.
     """
-    size = _number(answer.headers.get("Content-Length", ""))
+    size = number_in(answer.headers.get("Content-Length", ""))
     if size is not None:
         return size
-    raise UnexpectedAnswerError(node, answer.status, b"no Content-Length")
+    raise UnexpectedAnswerError(node.name, answer.status, b"no Content-Length")
 
 
-def etag_of(node: str, answer: Answer) -> str | None:
+def etag_of(node: Node, answer: Answer) -> str | None:
     """
     Return the ETag of the answer to a PUT; None if its condition does not hold.
 
@@ -62,7 +63,7 @@ def etag_of(node: str, answer: Answer) -> str | None:
         return answer.headers.get("ETag", "")
     if answer.status == _PRECONDITION_FAILED:
         return None
-    raise error_of(node, answer.status, answer.body)
+    raise error_of(node.name, answer.status, answer.body)
 
 
 def max_age(ttl: Any) -> int:  # noqa: ANN401 - It is checked.
@@ -107,12 +108,12 @@ def checked_type(content_type: str) -> str:
 def _time_left(cache_control: str) -> int | None:
     for directive in cache_control.split(","):
         name, _, seconds = directive.strip().partition("=")
-        if name.lower() == "max-age" and (left := _number(seconds)) is not None:
+        if name.lower() == "max-age" and (left := number_in(seconds)) is not None:
             return left if left < _NEVER else None
     return None
 
 
-def _number(text: str) -> int | None:
+def number_in(text: str) -> int | None:
     """Return a number; None if it has another character than a digit, or too many."""
     is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
     return int(text) if is_number else None

@@ -22,6 +22,7 @@ from volcache_client.errors import (
     NodeTimeoutError,
     ValueTooLargeError,
 )
+from volcache_client.headers import number_in
 from volcache_client.messages import Answer
 from volcache_client.uploads import Upload
 
@@ -37,7 +38,6 @@ _PART_BYTES: Final = 1 << 18
 _SHORT_BYTES: Final = 1 << 12
 _HEAD_BYTES_MAX: Final = 1 << 16
 _JOINED_BYTES_MAX: Final = 1 << 16
-_LENGTH_DIGITS_MAX: Final = 18
 _ENDLESS: Final = sys.maxsize
 _OK: Final = 200
 # Of an answer that is not a value: a line of text. Its end is not waited for.
@@ -365,9 +365,10 @@ class HttpExchange:
         if length is None:
             self._is_last = self._is_endless = True
             return False, None
-        if not _is_number(length):
+        size = number_in(length)
+        if size is None:
             raise BadAnswerError(f"Content-Length: {length[:80]!r}")
-        return False, int(length)
+        return False, size
 
     def _parse_body(self, left: int | None) -> Iterator[None]:
         """Keep so many bytes of the body; None: all until the end of the connection."""
@@ -429,10 +430,6 @@ def is_short(request: Request) -> bool:
     if body is None or isinstance(body, Upload):
         return body is None
     return len(body) <= _JOINED_BYTES_MAX
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _LENGTH_DIGITS_MAX
 
 
 def answer_error(node: str, error: Exception) -> CacheError:

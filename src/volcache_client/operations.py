@@ -159,7 +159,7 @@ class Operations(Core[V]):
         node, answer = await self.ask(self.stored_key(key), "HEAD")
         if found_in(node, answer) is None:
             return None
-        return stat_of(answer, size_of(node.name, answer))
+        return stat_of(answer, size_of(node, answer))
 
     @_counted("stream", "read")
     async def stream(self, key: Key) -> tuple[Stat, HttpBody] | None:
@@ -169,7 +169,7 @@ class Operations(Core[V]):
         if found_in(node, answer) is None:
             return None
         body.on_error = partial(self.stream_failed, node)
-        return stat_of(answer, size_of(node.name, answer)), body
+        return stat_of(answer, size_of(node, answer)), body
 
     # --- Writing ------------------------------------------------------------------
 
@@ -212,10 +212,7 @@ class Operations(Core[V]):
             body = self.codec.dumps(given[key])
             return Request("PUT", path_of(stored), headers, body)
 
-        def take(node: Node, answer: Answer) -> str | None:
-            return etag_of(node.name, answer)
-
-        return Many(self, "set", given, ask, take)
+        return Many(self, "set", given, ask, etag_of)
 
     @_counted("set_file", "write")
     async def set_file(

@@ -17,6 +17,7 @@ from volcache_client.errors import (
     ValueTooLargeError,
 )
 from volcache_client.exchanges import (
+    RETRY_SECONDS,
     UNCHECKED_SECONDS,
     HttpPool,
     HttpTransport,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 _FETCH_SECONDS: Final = 5.0
 _FETCH_BYTES_MAX: Final = 16 << 20
 _IDLE_SECONDS_MAX: Final = 60.0
-_RETRY_SECONDS: Final = 0.005
 _NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 # A server may refuse a body before it has all of it, answer, and close.
 _REFUSES: Final = (
@@ -205,14 +205,14 @@ class Pool(HttpPool[Connection]):
             try:
                 raw.connect(target)
             except BlockingIOError:  # The queue of a unix socket is full.
-                time.sleep(min(left, _RETRY_SECONDS))  # noqa: ASYNC251
+                time.sleep(min(left, RETRY_SECONDS))  # noqa: ASYNC251
             else:
                 break
         if not self._address.socket_path:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._context is None:
             return Connection(raw)
-        raw.settimeout(max(until - time.monotonic(), _RETRY_SECONDS))
+        raw.settimeout(max(until - time.monotonic(), RETRY_SECONDS))
         host = self._address.host
         return Connection(self._context.wrap_socket(raw, server_hostname=host))
 
