@@ -153,9 +153,26 @@ static void test_tokens(void) {
 
 /* --- Dates ------------------------------------------------------------------------------ */
 
+/* As glibc has it. */
+static void check_date(int64_t second) {
+    char text[VC_DATE_BYTES + 1] = {0}, expected[VC_DATE_BYTES + 1];
+    struct tm parts;
+    CHECK(strftime(expected, sizeof expected, "%a, %d %b %Y %T GMT", gmtime_r(&second, &parts)));
+    vc_put_date(text, second);
+    shown = text;
+    CHECK(!strcmp(text, expected));
+}
+
 static void test_dates(void) {
     char text[VC_DATE_BYTES + 1] = {0};
     uint64_t random = 1;
+    /* The last and the first second of each month, until the end of the year 9999. */
+    for (int month = 0; month <= 12 * (9999 - 1970) + 12; month++) {
+        struct tm first = {.tm_year = 70 + month / 12, .tm_mon = month % 12, .tm_mday = 1};
+        int64_t second = timegm(&first);
+        if (month) check_date(second - 1);
+        if (second <= VC_SECOND_MAX) check_date(second);
+    }
     for (int i = 0; i < 20000; i++) {
         int64_t second = (int64_t)(next_random(&random) % (uint64_t)VC_SECOND_MAX);
         vc_put_date(text, second);

@@ -140,7 +140,7 @@ static vc_mc_result answer(void *context, vc_mc_asked *asked) {
 }
 
 static void *serve_calls(void *context) {
-    while (vc_server_serve_call(server, 1000000) != VC_CALLS_ENDED) continue;
+    while (vc_server_serve_call(server, 1000000)) continue;
     return context;
 }
 

@@ -20,8 +20,6 @@ from volcache.store.eviction import Eviction
 from volcache.tokens import Refusals
 
 VALUE_SIZE_MAX = 1000
-# As `vc_step` numbers them.
-_NEXT, _MORE, _COLD, _CALL, _FLUSH = 0, 1, 3, 8, 9
 
 
 class Talk:
@@ -108,17 +106,13 @@ class Talk:
             self.store.delete(key)
         self.clock.advance(1)
         self._unread = b""
+        self.is_closed = False  # The server has closed the connection.
         self._commands.connect(remote)
         return self
 
     def lines(self) -> list[str]:
         """Return the lines of the access log since the last call."""
         return self._log.take().decode("ascii").splitlines()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the server has closed the connection."""
-        return self._commands.closes
 
     @property
     def buffered(self) -> int:
@@ -131,37 +125,12 @@ class Talk:
         for piece in filter(None, pieces):
             self._unread += piece
             self._commands.allow()
-            replies += self._run()
-            if self.is_closed:
-                self._unread = b""
+            found, used, self.is_closed, calls = self._commands.run(self._unread)
+            replies += found
+            self.called += calls
+            self._unread = b"" if self.is_closed else self._unread[used:]
         self._commands.take()
         return replies
-
-    def _run(self) -> bytes:
-        """Execute what is unread."""
-        replies, needed = b"", 1
-        while len(self._unread) >= needed and not self.is_closed:
-            step, used = self._commands.execute(self._unread)
-            self._unread = self._unread[used:]
-            if step == _COLD:
-                self._commands.read_cold()
-            elif step == _MORE:
-                needed = self._commands.needed
-                assert needed > len(self._unread)
-            elif step == _CALL:
-                self.called += 1
-                replies += self._commands.replies()
-                is_good, used, reply = self._commands.call(self._unread)
-                assert is_good
-                self._unread = self._unread[used:]
-                replies += reply
-            elif step == _FLUSH:
-                full = self._commands.replies()
-                assert full
-                replies += full
-            else:
-                assert step == _NEXT
-        return replies + self._commands.replies()
 
     def say(self, lines: str) -> str:
         """Send lines of text, separated by ";"; return the replies in the same form."""

@@ -292,22 +292,6 @@ class Server:
     def stalled_seconds(self) -> float:
         """Return for how long a loop, all reads, or a call have made no progress."""
 
-class Marks:
-    """
-    A number for each of some versions of values, those that were marked last; in memory.
-
-    A version is `stored_us` of its record. Any thread may call the methods.
-    """
-
-    def __init__(self, count: int) -> None:
-        """Have room for `count` of them, a power of two and at least 8."""
-
-    def put(self, version: int, number: int) -> None:
-        """Mark a version."""
-
-    def get(self, version: int) -> int | None:
-        """Return the number of a version; None if it has none."""
-
 class CommandFacts:
     """What commands of the memcached protocol use, and what Python answers and learns."""
 
@@ -350,31 +334,17 @@ class Commands:
     def allow(self) -> None:
         """Let the tokens of the service be in effect."""
 
-    def execute(self, data: bytes) -> tuple[int, int]:
-        """Execute the next command; return the `vc_step`, and how much was used."""
+    def run(self, data: bytes) -> tuple[bytes, int, bool, int]:
+        """
+        Execute what is there.
 
-    def call(self, data: bytes) -> tuple[bool, int, bytes]:
-        """Execute a command that may take long; return how it went, and its reply."""
-
-    needed: int  # How many bytes are needed to go on.
-    closes: bool  # The connection is to be closed.
-
-    def replies(self) -> bytes:
-        """Return the replies since the last call."""
-
-    def read_cold(self) -> None:
-        """Read the record that is not in memory, as a reader thread does."""
+        Returns:
+            The replies, how much was used, whether the connection is to be closed, and
+            how many commands were calls.
+        """
 
     def take(self) -> None:
         """Let Python have what was counted and recorded."""
-
-def http_date(second: int) -> str:
-    """
-    Return seconds since the epoch as an HTTP date.
-
-    Raises:
-        ValueError: It is before 1970 or after the year 9999.
-    """
 
 class LocalLoop:
     """

@@ -57,13 +57,13 @@ static void calls_run(vc_connection *c) {
     if (!reply.length) free(reply.at);
 }
 
-vc_call_end vc_server_serve_call(vc_server *server, int64_t timeout_ns) {
+bool vc_server_serve_call(vc_server *server, int64_t timeout_ns) {
     int64_t until_ns = timeout_ns < 0 ? INT64_MAX : vc_monotonic_ns() + timeout_ns;
     pthread_mutex_lock(&server->mutex);
     vc_connection *c = calls_next(server, until_ns);
     bool has_ended = !server->running;
     pthread_mutex_unlock(&server->mutex);
-    if (!c) return has_ended ? VC_CALLS_ENDED : VC_CALL_TIMEOUT;
+    if (!c) return !has_ended;
     vc_home *home = c->home;
     server->call_ns = vc_monotonic_ns();
     vc_server_take_change(server, VC_LOOPS_MAX);
@@ -73,5 +73,5 @@ vc_call_end vc_server_serve_call(vc_server *server, int64_t timeout_ns) {
     STAILQ_INSERT_TAIL(&home->called, c, called);
     vc_loop_wake(&home->loop);
     pthread_mutex_unlock(&server->mutex);
-    return VC_CALL_SERVED;
+    return true;
 }

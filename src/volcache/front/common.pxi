@@ -8,13 +8,6 @@ from volcache.monitoring.requests import SAMPLE_MASK
 cdef int64_t LONG = LONG_NS
 
 
-def http_date(int64_t second):
-    cdef char text[VC_DATE_BYTES]
-    if not 0 <= second <= VC_SECOND_MAX:
-        raise ValueError("no date")
-    return text[: vc_put_date(text, second) - text].decode("ascii")
-
-
 cdef class AccessLog:
     cdef vc_log *log
     cdef readonly uint64_t dropped

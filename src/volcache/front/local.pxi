@@ -67,11 +67,7 @@ cdef class LocalLoop:
             vc_server_free(self.server)
 
     def serve_call(self, double timeout):
-        cdef vc_call_end found
-        cdef int64_t timeout_ns = <int64_t>(timeout * 1e9)
-        with nogil:
-            found = vc_server_serve_call(self.server, timeout_ns)
-        self.has_ended = found == VC_CALLS_ENDED
+        self.has_ended = not serve_call(self.server, timeout)
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure

@@ -4,25 +4,6 @@
 from libc.stdlib cimport malloc
 
 
-cdef class Marks:
-    cdef vc_recent *marks
-
-    def __cinit__(self, size_t count):
-        self.marks = vc_recent_new(count)
-        if self.marks is NULL:
-            raise MemoryError("no memory for marks")
-
-    def __dealloc__(self):
-        vc_recent_free(self.marks)
-
-    def put(self, uint64_t version, uint32_t number):
-        vc_recent_put(self.marks, version, number)
-
-    def get(self, uint64_t version):
-        cdef uint32_t number
-        return number if vc_recent_get(self.marks, version, &number) else None
-
-
 cdef vc_mc_result on_ask(void *context, vc_mc_asked *asked) noexcept with gil:
     facts = <CommandFacts>context
     try:
@@ -62,7 +43,6 @@ cdef class CommandFacts:
     cdef readonly object service, stats, log
     cdef object store, store_stats, sample
     cdef object kept  # what the last answer points to
-    cdef Marks reads, won
     cdef Copies copies
     cdef AccessLog access_log
     cdef Clocks clocks
@@ -71,16 +51,22 @@ cdef class CommandFacts:
     cdef vc_mc_counts seen
     cdef vc_store_counts seen_of_store
 
+    def __cinit__(self, *_, **__):
+        # When versions were read, in seconds since the epoch; and those that a client has won
+        # the right to replace. Beyond these numbers, the oldest is forgotten.
+        self.config.reads, self.config.won = vc_recent_new(16_384), vc_recent_new(65_536)
+        if self.config.reads is NULL or self.config.won is NULL:
+            raise MemoryError("no memory for the memcached protocol")
+
+    def __dealloc__(self):
+        vc_recent_free(self.config.reads)
+        vc_recent_free(self.config.won)
+
     def __init__(self, service, stats, log, sample, AccessLog access_log=None):
         cache, limits = service.cache, service.limits
         self.service, self.store, self.log, self.sample = service, cache.store, log, sample
         self.clocks = Clocks(self.store.clock, service.clock)
         self.stats, self.store_stats = stats, self.store.stats
-        # When versions were read, in seconds since the epoch; and those that a client has won
-        # the right to replace. Beyond these numbers, the oldest is forgotten.
-        self.reads, self.won = Marks(16_384), Marks(65_536)
-        self.config.reads = self.reads.marks
-        self.config.won = self.won.marks
         self.copies, self.access_log = cache.hot_keys, access_log
         self.by = executor_of(self.store.index, self.clocks, self.copies, access_log, limits)
         self.by.slow_ns = min(log.threshold_ns, 2**62)
@@ -171,8 +157,9 @@ cdef class CommandFacts:
             vc_mc_names[name].decode("ascii"), vc_mc_results[result].decode("ascii")
         ]
 
-    cdef take_events(self, const uint8_t *events, size_t length):
-        cdef size_t at = 0
+    cdef take_events(self, vc_reporter *reporter):
+        cdef size_t length, at = 0
+        cdef const uint8_t *events = vc_events_take(&reporter.events, &length)
         cdef const vc_mc_event *event
         while at < length:
             event = <const vc_mc_event *>(events + at)
@@ -253,35 +240,35 @@ cdef class Commands:
         cdef vc_mc_access access = access_of(self.facts.service)
         vc_mc_change(self.mc, &access, self.facts.by.slow_ns)
 
-    def execute(self, bytes data not None):
-        cdef size_t used
-        cdef vc_step step = vc_mc_protocol.execute(
-            self.mc, &self.stream.base, <char *>data, len(data), &used, &self.out
-        )
-        if vc_news_take_due(&self.news):
-            self.facts.store.run_deferred()
-        return step, used
-
-    def call(self, bytes data not None):
-        """Do what the thread for calls does."""
-        cdef size_t used
+    def run(self, bytes data not None):
+        cdef vc_stream *stream = &self.stream.base
+        cdef char *at = data
+        cdef size_t used = 0, done = 0, length = len(data)
         cdef vc_reply reply
-        cdef bint is_good = vc_mc_protocol.call(
-            self.waiting, &self.stream.base, <const char *>data, len(data), &used, &reply
-        )
-        text = reply.at[: reply.length]
-        free(reply.at)
-        return is_good, used, text
+        cdef vc_step step = VC_STEP_NEXT
+        replies, calls = [], 0
+        while step != VC_STEP_MORE and done < length and not stream.closes:
+            step = vc_mc_protocol.execute(
+                self.mc, stream, at + done, length - done, &used, &self.out
+            )
+            done += used
+            if vc_news_take_due(&self.news):
+                self.facts.store.run_deferred()
+            if step == VC_STEP_DISK:  # Then it is read at once.
+                functions.end_read(self.facts.by.core)
+            elif step == VC_STEP_FLUSH or step == VC_STEP_CALL:
+                replies.append(self.replies())
+            if step == VC_STEP_CALL:  # Do what the thread for calls does.
+                calls += 1
+                assert vc_mc_protocol.call(
+                    self.waiting, stream, at + done, length - done, &used, &reply
+                )
+                done += used
+                replies.append(reply.at[: reply.length])
+                free(reply.at)
+        return b"".join(replies) + self.replies(), done, stream.closes, calls
 
-    @property
-    def needed(self):
-        return self.stream.base.needed
-
-    @property
-    def closes(self):
-        return self.stream.base.closes
-
-    def replies(self):
+    cdef replies(self):
         cdef vc_out *out = &self.out
         found = b"".join(
             [(<char *>out.parts[i].iov_base)[: out.parts[i].iov_len] for i in range(<int>out.count)]
@@ -289,30 +276,15 @@ cdef class Commands:
         out.used = out.count = 0
         return found
 
-    def read_cold(self):
-        """Do what a reader thread does."""
-        cdef vc_lookup *at = &self.stream.base.found
-        cdef uint8_t *buffer = <uint8_t *>malloc(at.size)
-        cdef vc_core *core = self.facts.by.core
-        cdef vc_record record
-        functions.read(
-            core, self.stream.base.key, self.stream.base.key_length, at, buffer, &record
-        )
-        functions.end_read(core)
-        free(buffer)
-
     def take(self):
         """Let Python have what was counted and recorded."""
         cdef vc_mc_counts counts
         cdef vc_store_counts of_store
-        cdef size_t length
-        cdef const uint8_t *events
         memset(&counts, 0, sizeof(counts))
         memset(&of_store, 0, sizeof(of_store))
         vc_mc_add_counts(self.mc, &counts, &of_store)
         vc_mc_add_counts(self.waiting, &counts, &of_store)
         for i in range(2):
-            events = vc_events_take(&self.reporters[i].events, &length)
-            self.facts.take_events(events, length)
+            self.facts.take_events(&self.reporters[i])
             take_hot(&self.reporters[i], self.facts.service.cache.promote)
         self.facts.add_counts(&counts, &of_store)

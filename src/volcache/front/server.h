@@ -11,7 +11,7 @@
 
 enum { VC_LOOPS_MAX = 16, VC_LISTENERS = 4 };
 /* What is served. The application is told which requests are of the operator's address. */
-enum { VC_HTTP, VC_MEMCACHED, VC_ADMIN, VC_PROTOCOLS };
+enum { VC_HTTP, VC_ADMIN, VC_MEMCACHED, VC_PROTOCOLS };
 
 typedef struct vc_server vc_server;
 
@@ -76,8 +76,6 @@ typedef struct {
     char address[64]; /* "tcp:HOST:PORT", "tcp6:[HOST]:PORT" or "unix" */
 } vc_listed;
 
-typedef enum { VC_CALL_SERVED, VC_CALL_TIMEOUT, VC_CALLS_ENDED } vc_call_end;
-
 /* Return NULL without memory or descriptors. `config` is copied. */
 vc_server *vc_server_new(const vc_server_config *config);
 /* The loops have ended, or were never started. */
@@ -94,8 +92,8 @@ void vc_server_set_ring(vc_server *server, bool is_in_ring);
  * Returns when all are closed; the threads have ended then. */
 void vc_server_drain(vc_server *server, int64_t drain_ns);
 /* Wait for a request that may take long, at most for a time, and execute it; below 0: without a
- * limit. VC_CALLS_ENDED: there will be none. For one thread. */
-vc_call_end vc_server_serve_call(vc_server *server, int64_t timeout_ns);
+ * limit. Returns false if there will be none. For one thread. */
+bool vc_server_serve_call(vc_server *server, int64_t timeout_ns);
 /* Write the first `room` connections of a protocol; at most for a second. Returns how many. For one
  * thread at a time. */
 size_t vc_server_list(vc_server *server, unsigned protocol, vc_listed *to, size_t room);

@@ -10,8 +10,8 @@ from volcache.keys import QUERIES
 
 # In the order of `vc_method`.
 METHODS = ("OTHER", "GET", "HEAD", "PUT", "DELETE", "OTHER")
-# In the order of VC_HTTP, VC_MEMCACHED, VC_ADMIN.
-PROTOCOLS = ("http", "memcache", "admin")
+# In the order of VC_HTTP, VC_ADMIN, VC_MEMCACHED.
+PROTOCOLS = ("http", "admin", "memcache")
 cdef int64_t FLUSH_NS = 100_000_000
 
 
@@ -28,12 +28,12 @@ cdef bytes rows_of(types):
     return b"".join(rows)
 
 
-# What the loops use without the interpreter. Executors and reporters are in the order of
-# protocols, with room for 16 loops each; the last ones belong to the thread for calls.
+# What the loops use without the interpreter. Executors are in the order of protocols, with room
+# for 16 loops each; the last one belongs to the thread for calls. Each has a reporter.
 cdef struct shared:
     vc_news news
     vc_reporter reporters[49]
-    vc_http *https[48]
+    vc_http *https[32]
     vc_mc *commands[17]
     atomic_bool is_ready, is_draining
     # Changed between `vc_server_begin_change` and `vc_server_end_change`.
@@ -152,7 +152,7 @@ cdef class Server:
         if self.server is not NULL:
             with nogil:  # The threads may need the lock at their end.
                 vc_server_free(self.server)
-        for i in range(<int>VC_LOOPS_MAX * 3):
+        for i in range(<int>VC_LOOPS_MAX * 2):
             vc_http_free(self.state.https[i])
         for i in range(<int>VC_LOOPS_MAX + 1):
             vc_mc_free(self.state.commands[i])
@@ -184,16 +184,11 @@ cdef class Server:
         cdef vc_mc_config config = self.commands.config
         cdef vc_executor by = self.commands.by
         for i in (*range(self.loops), <int>VC_LOOPS_MAX):
-            by.reporter = self.command_reporter(i)
+            by.reporter = &self.state.reporters[<int>VC_MEMCACHED * VC_LOOPS_MAX + i]
             config.ask = self.commands.config.ask if i == <int>VC_LOOPS_MAX else NULL
             self.state.commands[<int>i] = vc_mc_new(&by, &config)
             if self.state.commands[<int>i] is NULL:
                 raise MemoryError("no memory for the memcached protocol")
-
-    cdef vc_reporter *command_reporter(self, int number):
-        cdef int first = VC_MEMCACHED * VC_LOOPS_MAX
-        is_of_calls = number == <int>VC_LOOPS_MAX
-        return &self.state.reporters[<int>VC_LOOPS_MAX * 3 if is_of_calls else first + number]
 
     def start(self):
         self.set_ready()
@@ -268,7 +263,7 @@ cdef class Server:
     def flush(self):
         with self.taking:
             self.take_counts()
-            for i in range(<int>VC_LOOPS_MAX * 3):
+            for i in range(<int>VC_LOOPS_MAX * 2):
                 if self.state.https[i] is not NULL:
                     self.take_events(i)
             if self.commands is not None:
@@ -294,7 +289,7 @@ cdef class Server:
         cdef int i, method
         memset(&counts, 0, sizeof(counts))
         memset(&of_store, 0, sizeof(of_store))
-        for i in range(<int>VC_LOOPS_MAX * 3):
+        for i in range(<int>VC_LOOPS_MAX * 2):
             if self.state.https[i] is not NULL:
                 vc_http_add_counts(self.state.https[i], &counts, &of_store)
         self.requests.bytes_in += counts.bytes_in - seen.bytes_in
@@ -315,8 +310,6 @@ cdef class Server:
         cdef vc_mc_counts counts
         cdef vc_store_counts of_store
         cdef vc_server_figures figures
-        cdef size_t length
-        cdef const uint8_t *events
         cdef uint64_t executed = 0
         cdef vc_mc *mc
         cdef int i
@@ -327,8 +320,9 @@ cdef class Server:
             if mc is NULL:
                 continue
             executed += vc_mc_executed(mc)
-            events = vc_events_take(&self.command_reporter(i).events, &length)
-            self.commands.take_events(events, length)
+            self.commands.take_events(
+                &self.state.reporters[<int>VC_MEMCACHED * VC_LOOPS_MAX + i]
+            )
         if executed == self.executed:
             return
         self.executed = executed
@@ -391,11 +385,7 @@ cdef class Server:
     # --- Calls ---
 
     def serve_call(self, double timeout):
-        cdef vc_call_end found
-        cdef int64_t timeout_ns = <int64_t>(timeout * 1e9)
-        with nogil:
-            found = vc_server_serve_call(self.server, timeout_ns)
-        return found == VC_CALLS_ENDED
+        return not serve_call(self.server, timeout)
 
     # --- Figures, and the end ---
 
@@ -446,6 +436,12 @@ cdef class Server:
         self.flush()
         vc_server_get_figures(self.server, &figures)
         return sum(figures.protocols[i].cut for i in range(3))
+
+
+cdef bint serve_call(vc_server *server, double timeout):
+    cdef int64_t timeout_ns = <int64_t>(timeout * 1e9)
+    with nogil:
+        return vc_server_serve_call(server, timeout_ns)
 
 
 cdef answer_of(int method, int number):
