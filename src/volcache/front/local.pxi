@@ -115,25 +115,37 @@ cdef class LocalClient:
     def __init__(self, Clock clock not None, dict held not None, lost):
         self.clock, self.idle, self.held, self.lost = clock, [], held, lost
 
-    cdef size_t ask(
-        self, int fd, vc_local_request *head, iovec *parts, char *to, int *passed
-    ) except 0:
-        """Send a request, whose head says how long its parts are; receive its reply, or more."""
+    cdef bytearray ask(self, connection, vc_local_request *head, iovec *parts, int *passed):
+        """Send a request, whose head says how long its parts are; return its reply."""
+        cdef bytearray reply = bytearray(LOCAL_BYTES)
         cdef int64_t since_us = vc_clock_now(&self.clock.clock)
+        cdef int error, fd = connection.fileno()
         cdef bint is_sent = False
-        cdef int error
+        cdef size_t got, total
         parts[0] = iovec(head, sizeof(vc_local_request))
         parts[1].iov_len, parts[2].iov_len = head.key_length, head.type_length
         parts[3].iov_len, parts[4].iov_len = head.encoding_length, head.cache_length
         parts[5].iov_len = head.value_length
-        while not is_sent:
-            with nogil:
-                is_sent = vc_local_send(fd, parts, LOCAL_PARTS)
-                error = errno
-            if not is_sent and error != EINTR:
-                raise self.lost(is_sent=False)
-            PyErr_CheckSignals()
-        return self.receive(fd, to, sizeof(vc_local_reply), LOCAL_BYTES, passed, since_us)
+        try:
+            while not is_sent:
+                with nogil:
+                    is_sent = vc_local_send(fd, parts, LOCAL_PARTS)
+                    error = errno
+                if not is_sent and error != EINTR:
+                    raise self.lost(is_sent=False)
+                PyErr_CheckSignals()
+            got = self.receive(fd, reply, sizeof(vc_local_reply), LOCAL_BYTES, passed, since_us)
+            total = local_length(reply)
+            if got > total:  # And the owner says that it ends.
+                connection.close()
+            elif got < total:
+                PyByteArray_Resize(reply, total)
+                since_us, total = vc_clock_now(&self.clock.clock), total - got
+                self.receive(fd, <char *>reply + got, total, total, passed, since_us)
+        except BaseException:
+            connection.close()
+            raise
+        return reply
 
     cdef size_t receive(
         self, int fd, char *to, size_t least, size_t room, int *passed, int64_t since_us
@@ -155,8 +167,6 @@ cdef class LocalClient:
     def exchange(self, connection, uint8_t operation, change, condition):
         cdef vc_local_request head
         cdef iovec parts[LOCAL_PARTS]
-        cdef bytearray reply = bytearray(LOCAL_BYTES)
-        cdef size_t got, total
         cdef int passed = -1
         cdef bytes key, value, kind, encoding, cache
         key, value, kind, encoding, cache, head.stored_us, head.expires_ms, head.flags = change
@@ -169,29 +179,15 @@ cdef class LocalClient:
         ) = map(len, words)
         for i, word in enumerate(words):
             parts[i + 1].iov_base = <void *>data_of(word)
-        try:
-            got = self.ask(connection.fileno(), &head, parts, reply, &passed)
-            total = local_length(reply)
-            if got > total:  # And the owner says that it ends.
-                connection.close()
-            elif got < total:
-                PyByteArray_Resize(reply, total)
-                self.receive(
-                    connection.fileno(), <char *>reply + got, total - got, total - got,
-                    &passed, vc_clock_now(&self.clock.clock),
-                )
-            return *fields_in(reply), passed
-        except BaseException:
-            connection.close()
-            raise
+        reply = self.ask(connection, &head, parts, &passed)
+        return *fields_in(reply), passed
 
     def put_value(self, key, bytes value not None, bytes content_type not None):
         cdef vc_local_request head
         cdef iovec parts[LOCAL_PARTS]
-        cdef char buffer[LOCAL_BYTES]
-        cdef const vc_local_reply *reply = <const vc_local_reply *>buffer
+        cdef const vc_local_reply *reply
         cdef const uint8_t *name
-        cdef size_t length, got
+        cdef size_t length
         cdef int passed = -1
         # A thread that holds has a connection of its own.
         if self.held or PyBytes_GET_SIZE(value) > VC_VALUE_BYTES_MAX:
@@ -205,15 +201,8 @@ cdef class LocalClient:
         head.type_length, head.value_length = len(content_type), PyBytes_GET_SIZE(value)
         parts[1].iov_base, parts[5].iov_base = <void *>name, <void *>data_of(value)
         parts[2].iov_base = <void *>data_of(content_type)
-        try:
-            got = self.ask(connection.fileno(), &head, parts, buffer, &passed)
-        except BaseException:
-            connection.close()
-            raise
-        if got > sizeof(vc_local_reply):
-            connection.close()
-        else:
+        found = self.ask(connection, &head, parts, &passed)
+        reply = <const vc_local_reply *><char *>found
+        if connection.fileno() >= 0:
             self.idle.append(connection)
-        if reply.status != VC_LOCAL_DONE:
-            return None
-        return etag_of(reply.stored_us, reply.checksum)
+        return etag_of(reply.stored_us, reply.checksum) if reply.status == VC_LOCAL_DONE else None
