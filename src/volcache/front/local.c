@@ -116,8 +116,7 @@ static vc_step local_change(const local_run *run) {
     if (is_locked && !vc_acquire_soon(by)) return VC_STEP_CALL;
     vc_status status = by->functions->change(by->core, &put, &condition, (uint64_t)vc_now_ms(by),
                                              false, &is_done);
-    if (is_locked && status == VC_OK)
-        vc_copies_invalidate(by->copies, run->wanted.key, head->key_length);
+    if (status == VC_OK) vc_end_change(&run->wanted, &put);
     if (is_locked) by->functions->release(by->core);
     if (status != VC_OK) return VC_STEP_CALL;
     if (is_deletion || !is_done)

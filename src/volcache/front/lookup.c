@@ -94,12 +94,12 @@ bool vc_acquire_soon(vc_executor *by) {
 static void lookup_count_change(vc_executor *by, const vc_put *put) {
     if (!put->started_ns) return; /* Nothing was written. */
     vc_observe(&by->counts.writes, put->took_ns);
-    if (put->has_deferred) vc_report_due(by->reporter);
+    if (put->has_deferred && by->reporter) vc_report_due(by->reporter);
 }
 
-/* A change was made. With a hot tier, who makes one has the lock until the copies are invalidated. That
- * comes after the change: a thread that promotes the key meanwhile sees the one or the other. */
-static void lookup_end_change(const vc_wanted *wanted, const vc_put *put) {
+/* The invalidation comes after the change: a thread that promotes the key meanwhile sees the one or the
+ * other. */
+void vc_end_change(const vc_wanted *wanted, const vc_put *put) {
     vc_executor *by = wanted->by;
     if (by->copies) vc_copies_invalidate(by->copies, wanted->key, wanted->key_length);
     lookup_count_change(by, put);
@@ -109,7 +109,7 @@ vc_status vc_put_record(const vc_wanted *wanted, vc_put *put) {
     const vc_executor *by = wanted->by;
     if (wanted->stream->is_put) *put = wanted->stream->put;
     else put->status = by->functions->put(by->core, put);
-    if (put->status == VC_OK) lookup_end_change(wanted, put);
+    if (put->status == VC_OK) vc_end_change(wanted, put);
     return put->status;
 }
 
@@ -149,7 +149,7 @@ vc_status vc_delete_record(const vc_wanted *wanted, vc_put *put, bool *existed) 
         .ring = VC_RING_UNKNOWN,
     };
     vc_status status = by->functions->delete(by->core, put, (uint64_t)vc_now_ms(by), existed);
-    if (status == VC_OK) lookup_end_change(wanted, put);
+    if (status == VC_OK) vc_end_change(wanted, put);
     return status;
 }
 

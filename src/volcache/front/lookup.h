@@ -97,6 +97,9 @@ size_t vc_put_records(vc_executor *by, vc_put *const *puts, size_t count);
 /* Let a thread make a put: what it points to is copied, except the value. Returns false without
  * memory. */
 bool vc_put_later(const vc_wanted *wanted, const vc_put *put);
+/* A change was made, by whoever has the lock still if there is a hot tier: invalidate its copies, and
+ * count it. */
+void vc_end_change(const vc_wanted *wanted, const vc_put *put);
 /* Delete the key; as `vc_core_delete`. */
 vc_status vc_delete_record(const vc_wanted *wanted, vc_put *put, bool *existed);
 
