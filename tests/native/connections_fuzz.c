@@ -274,7 +274,6 @@ static void open_home(void) {
     TAILQ_INIT(&home->holders);
     STAILQ_INIT(&home->ready);
     STAILQ_INIT(&home->closed);
-    STAILQ_INIT(&home->called);
     home->buffer = allocated(VC_RECEIVE_BYTES);
     home->out.at = allocated(VC_REPLY_BYTES);
     home->out.room = VC_REPLY_BYTES;

@@ -8,6 +8,7 @@
 
 void vc_calls_add(vc_connection *c) {
     vc_server *server = c->home->server;
+    c->job = (vc_job){.owner = &c->home->jobs, .is_call = true};
     c->has_job = true;
     c->home->calling++;
     vc_connection_enter(c, VC_WAITING_FOR_APPLICATION);
@@ -15,20 +16,6 @@ void vc_calls_add(vc_connection *c) {
     STAILQ_INSERT_TAIL(&server->calls, c, called);
     pthread_cond_broadcast(&server->changed);
     pthread_mutex_unlock(&server->mutex);
-}
-
-void vc_calls_take(vc_home *home) {
-    struct vc_queue done = STAILQ_HEAD_INITIALIZER(done);
-    vc_connection *c;
-    pthread_mutex_lock(&home->server->mutex);
-    STAILQ_CONCAT(&done, &home->called);
-    pthread_mutex_unlock(&home->server->mutex);
-    while ((c = STAILQ_FIRST(&done))) {
-        STAILQ_REMOVE_HEAD(&done, called);
-        home->calling--;
-        c->has_job = false;
-        vc_connection_called(c);
-    }
 }
 
 /* Take a connection that waits for a call; with the mutex. NULL: there was none in time. */
@@ -64,14 +51,10 @@ bool vc_server_serve_call(vc_server *server, int64_t timeout_ns) {
     bool has_ended = !server->running;
     pthread_mutex_unlock(&server->mutex);
     if (!c) return !has_ended;
-    vc_home *home = c->home;
     server->call_ns = vc_monotonic_ns();
     vc_server_take_change(server, VC_LOOPS_MAX);
     calls_run(c);
     server->call_ns = 0;
-    pthread_mutex_lock(&server->mutex);
-    STAILQ_INSERT_TAIL(&home->called, c, called);
-    vc_loop_wake(&home->loop);
-    pthread_mutex_unlock(&server->mutex);
+    vc_job_end(&c->job);
     return true;
 }

@@ -64,7 +64,7 @@ struct vc_connection {
     TAILQ_ENTRY(vc_connection) same_state; /* by `since_ns` */
     TAILQ_ENTRY(vc_connection) holding;    /* among those that hold bytes, by `progress_ns` */
     STAILQ_ENTRY(vc_connection) queued;    /* for a turn, or to be freed */
-    STAILQ_ENTRY(vc_connection) called;    /* for a call, or after it */
+    STAILQ_ENTRY(vc_connection) called;    /* for a call */
     vc_home *home;
     unsigned protocol;
     const vc_protocol *calls; /* of it */
@@ -115,7 +115,6 @@ struct vc_home {
     vc_job_owner jobs;
     unsigned waiting;          /* jobs that are to be done */
     unsigned calling;          /* connections that wait for a call */
-    struct vc_queue called;    /* whose call is done; with the mutex of the server */
     _Atomic int64_t job_ns;    /* when a job was done, or the first one begun; 0: none waits */
     _Atomic int64_t bjoern_ns; /* since when bjoern makes no progress; 0: it does, or need not */
     int64_t tick_ns;           /* when the next one is due */
@@ -231,15 +230,11 @@ ssize_t vc_connection_receive(vc_connection *c, char *to, size_t room);
 void vc_connection_use_input(vc_connection *c, size_t length);
 /* Its request is answered. Go on with the next one. */
 void vc_connection_answered(vc_connection *c);
-/* The call of its request is done. */
-void vc_connection_called(vc_connection *c);
 
 /* --- Of calls.c, and of server.c for it ------------------------------------------------------ */
 
 /* Let the thread for calls execute the next request. */
 void vc_calls_add(vc_connection *c);
-/* Take what it has done. */
-void vc_calls_take(vc_home *home);
 /* Let a loop, or the thread for calls, use what was changed. */
 void vc_server_take_change(vc_server *server, unsigned loop);
 

@@ -65,12 +65,17 @@ vc_job *vc_job_owner_take(vc_job_owner *owner) {
     return first;
 }
 
-/* Then the owner has the job. */
 static void add_done(vc_job *job) {
     vc_job_owner *owner = job->owner;
     pthread_mutex_lock(&owner->mutex);
     append_job(&owner->done, job);
     pthread_mutex_unlock(&owner->mutex);
+}
+
+void vc_job_end(vc_job *job) {
+    const vc_job_owner *owner = job->owner;
+    add_done(job);
+    owner->wake(owner->context);
 }
 
 /* Let an owner end, with the mutex, if this was the last of its jobs. */
@@ -98,7 +103,6 @@ static bool readers_make_room(scratch *to, size_t size) {
 /* Returns how long the read took. */
 static int64_t run(vc_readers *readers, vc_job *job, scratch *to) {
     int64_t started_ns = vc_monotonic_ns();
-    vc_job_owner *owner = job->owner;
     vc_record record;
     job->status = VC_NO_MEMORY;
     if (job->work) job->work(job, readers->core, readers->functions);
@@ -107,8 +111,7 @@ static int64_t run(vc_readers *readers, vc_job *job, scratch *to) {
                                                to->at, &record);
     if (!job->keeps_read) readers->functions->end_read(readers->core);
     int64_t read_ns = vc_monotonic_ns() - started_ns;
-    add_done(job);
-    owner->wake(owner->context);
+    vc_job_end(job);
     return read_ns;
 }
 
@@ -169,8 +172,7 @@ static void end_put(vc_readers *readers) {
     vc_job *job = readers->puts.first;
     vc_job_owner *owner = job->owner;
     unlink_job(&readers->puts, NULL, job);
-    add_done(job);
-    owner->wake(owner->context);
+    vc_job_end(job);
     end_job(readers, owner);
 }
 

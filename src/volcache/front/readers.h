@@ -40,6 +40,7 @@ struct vc_job {
     /* What a thread does in place of the read; sets the status. NULL: it reads. */
     void (*work)(vc_job *job, vc_core *core, const vc_core_functions *functions);
     bool keeps_read; /* the read goes on afterwards; it is not given up */
+    bool is_call;    /* it is for another thread than those of the pool */
     /* The result. */
     bool is_given_up; /* nothing was read */
     vc_status status;
@@ -56,6 +57,8 @@ struct vc_job_owner {
 void vc_job_owner_start(vc_job_owner *owner);
 /* Return the jobs that are done, as a list. */
 vc_job *vc_job_owner_take(vc_job_owner *owner);
+/* A job is done: its owner has it then. */
+void vc_job_end(vc_job *job);
 
 typedef struct vc_readers vc_readers;
 

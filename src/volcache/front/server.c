@@ -208,7 +208,6 @@ static void server_answer(vc_home *home) {
 static void server_on_woken(void *context) {
     vc_home *home = context;
     vc_connections_take_jobs(home);
-    vc_calls_take(home);
     if (home->server->drain_ns && !home->is_draining) {
         vc_hot *hot = home->server->config.hots[home->number];
         if (hot) vc_hot_hurry(hot);
@@ -314,7 +313,6 @@ static bool server_open_home(vc_server *server, unsigned number) {
     TAILQ_INIT(&home->holders);
     STAILQ_INIT(&home->ready);
     STAILQ_INIT(&home->closed);
-    STAILQ_INIT(&home->called);
     home->buffer = malloc(VC_RECEIVE_BYTES);
     home->out.at = malloc(VC_REPLY_BYTES);
     home->out.room = VC_REPLY_BYTES;

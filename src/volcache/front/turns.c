@@ -167,14 +167,29 @@ void vc_connection_on_copy(void *context, void *owner, const uint8_t *record, si
     turn_resume(c, VC_WAITED_HOT);
 }
 
+/* The call of its request is done. */
+static void turn_end_call(vc_connection *c) {
+    if (c->is_broken) {
+        vc_connection_close(c);
+        return;
+    }
+    c->closes = c->stream->closes;
+    vc_connection_use_input(c, 0);
+    vc_connection_answered(c);
+    if (c->state == VC_SENDING) vc_connection_queue(c);
+}
+
 void vc_connections_take_jobs(vc_home *home) {
     for (vc_job *job = vc_job_owner_take(&home->jobs), *next; job; job = next) {
         vc_connection *c = vc_connection_of(job);
         next = job->next;
-        home->job_ns = --home->waiting ? home->loop.now_ns : 0;
+        if (job->is_call) home->calling--;
+        else home->job_ns = --home->waiting ? home->loop.now_ns : 0;
         c->has_job = false;
         if (c->state == VC_CLOSED) {
             if (!c->is_queued) STAILQ_INSERT_TAIL(&home->closed, c, queued);
+        } else if (job->is_call) {
+            turn_end_call(c);
         } else if (c->transfer) {
             vc_transfer_send(c);
         } else if (job->is_given_up) {
@@ -296,28 +311,6 @@ void vc_connection_answered(vc_connection *c) {
     if (!vc_connection_progress(c, 0)) return;
     if (c->unsent) vc_connection_enter(c, VC_SENDING);
     else turn_go_on(c);
-}
-
-void vc_connection_called(vc_connection *c) {
-    if (c->state == VC_CLOSED) {
-        if (!c->is_queued) STAILQ_INSERT_TAIL(&c->home->closed, c, queued);
-        return;
-    }
-    if (c->is_broken) {
-        vc_connection_close(c);
-        return;
-    }
-    c->closes = c->stream->closes;
-    c->idle_ns = c->home->loop.now_ns;
-    c->stream->needed = 0;
-    vc_connection_use_input(c, 0);
-    if (!vc_connection_progress(c, 0)) return;
-    if (!c->unsent) {
-        turn_go_on(c);
-        return;
-    }
-    vc_connection_enter(c, VC_SENDING);
-    vc_connection_queue(c);
 }
 
 /* Receive what is missing, and execute when it is there. */
