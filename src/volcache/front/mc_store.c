@@ -13,6 +13,12 @@ static const int64_t SECOND_NS = 1000000000;
 
 /* Inside of this file: the command is refused, and the outcome has the result. */
 #define REFUSED ((vc_step) - 1)
+/* Go on only after NEXT. */
+#define TRY(call)                                \
+    do {                                         \
+        vc_step tried = (call);                  \
+        if (tried != VC_STEP_NEXT) return tried; \
+    } while (0)
 
 static const vc_mc_config *config_of(const vc_mc_run *run) { return &run->mc->config; }
 static const uint8_t *key_of(const vc_mc_run *run) { return (const uint8_t *)run->command->key.at; }
@@ -96,9 +102,9 @@ static vc_step mc_store_reserve(vc_mc_run *run, size_t more) {
  * meanwhile, or only the hot tier may have it, whose replies this thread may have to wait for. */
 static vc_step ask_record(vc_mc_run *run, bool counts, size_t extra) {
     vc_mc_asked asked = {.question = counts ? VC_MC_ASK_GET : VC_MC_ASK_STAT};
-    vc_step step = ask(run, &asked);
-    if (step != VC_STEP_NEXT || run->outcome.result != VC_MC_HIT) return step;
-    if ((step = mc_store_reserve(run, asked.text.length + extra)) != VC_STEP_NEXT) return step;
+    TRY(ask(run, &asked));
+    if (run->outcome.result != VC_MC_HIT) return VC_STEP_NEXT;
+    TRY(mc_store_reserve(run, asked.text.length + extra));
     run->outcome.record = asked.record;
     run->outcome.record.key = key_of(run);
     run->outcome.is_copy = asked.is_copy;
@@ -183,8 +189,7 @@ static vc_step mc_store_append(vc_mc_run *run, vc_put *put) {
         run->write_ns = put->took_ns;
         run->outcome.record = put->record;
     } else {
-        vc_step step = ask(run, &asked);
-        if (step != VC_STEP_NEXT) return step;
+        TRY(ask(run, &asked));
         run->outcome.record = asked.record;
     }
     run->outcome.has_record = true;
@@ -233,11 +238,10 @@ bool vc_mc_prepare_set(vc_mc_run *run, vc_put *put) {
 static vc_step store(vc_mc_run *run, vc_text value, int64_t exptime) {
     bool existed;
     vc_put put = put_of(run, value);
-    vc_step step;
     if (get_expiry(run, exptime, &put.record.expires_ms)) {
-        if ((step = mc_store_append(run, &put)) != VC_STEP_NEXT) return step;
+        TRY(mc_store_append(run, &put));
     } else {
-        if ((step = erase(run, &existed)) != VC_STEP_NEXT) return step;
+        TRY(erase(run, &existed));
         run->outcome.has_record = false;
         run->outcome.record = (vc_record){.expires_ms = 1};
     }
@@ -300,10 +304,8 @@ static void note_read(vc_mc_run *run, uint64_t before_ms) {
 
 /* Store an empty value, which the client has won the right to replace. */
 static vc_step vivify(vc_mc_run *run) {
-    vc_step step = check_key(run);
-    if (step != VC_STEP_NEXT) return step;
-    step = store(run, (vc_text){"", 0}, run->command->initial_exptime);
-    if (step != VC_STEP_NEXT) return step;
+    TRY(check_key(run));
+    TRY(store(run, VC_MC_NONE, run->command->initial_exptime));
     if (run->outcome.has_record)
         vc_recent_put(config_of(run)->won, run->outcome.record.stored_us, 0);
     run->outcome.result = VC_MC_HIT;
@@ -333,12 +335,11 @@ static void mc_store_decide(vc_mc_run *run, uint64_t before_ms) {
 
 static vc_step mc_store_get(vc_mc_run *run) {
     const vc_mc_command *command = run->command;
-    vc_step step = mc_store_find(run, command->wants_value || command->has_exptime, 0);
-    if (step != VC_STEP_NEXT) return step;
+    TRY(mc_store_find(run, command->wants_value || command->has_exptime, 0));
     if (!run->outcome.has_record && command->creates) return vivify(run);
     if (!run->outcome.has_record) return end(run, VC_MC_MISS);
     uint64_t before_ms = run->outcome.record.expires_ms;
-    if (command->has_exptime && (step = touch_found(run)) != VC_STEP_NEXT) return step;
+    if (command->has_exptime) TRY(touch_found(run));
     run->outcome.result = VC_MC_HIT;
     run->outcome.has_record = true;
     if (command->form == VC_MC_META) mc_store_decide(run, before_ms);
@@ -357,8 +358,7 @@ static vc_step edit(vc_mc_run *run) {
     const vc_mc_command *command = run->command;
     vc_mc_outcome *outcome = &run->outcome;
     vc_text added = command->value;
-    vc_step step = mc_store_find(run, true, added.length);
-    if (step != VC_STEP_NEXT) return step;
+    TRY(mc_store_find(run, true, added.length));
     if (!outcome->has_record && command->creates)
         return store(run, added, command->initial_exptime);
     if (!outcome->has_record) return end(run, VC_MC_NOT_STORED);
@@ -371,26 +371,24 @@ static vc_step edit(vc_mc_run *run) {
         memcpy(outcome->value + (is_append ? changed.length : 0), added.at, added.length);
     changed.length += (uint32_t)added.length;
     changed.stored_us = 0;
-    step = rewrite(run, &changed, outcome->value);
-    if (step == VC_STEP_NEXT) outcome->result = VC_MC_STORED;
-    return step;
+    TRY(rewrite(run, &changed, outcome->value));
+    outcome->result = VC_MC_STORED;
+    return VC_STEP_NEXT;
 }
 
 static vc_step mc_store_put(vc_mc_run *run) {
     const vc_mc_command *command = run->command;
-    vc_step step = check_key(run);
     bool existed;
-    if (step != VC_STEP_NEXT) return step;
+    TRY(check_key(run));
     if (command->is_too_large) {
         /* As in memcached, so that no client gets the value that it wanted to replace. */
-        if (command->mode == VC_MC_SET && (step = erase(run, &existed)) != VC_STEP_NEXT)
-            return step;
+        if (command->mode == VC_MC_SET) TRY(erase(run, &existed));
         return end(run, VC_MC_TOO_LARGE);
     }
     if (command->mode == VC_MC_APPEND || command->mode == VC_MC_PREPEND) return edit(run);
     if (command->mode == VC_MC_SET && !command->cas)
         return store(run, command->value, command->exptime);
-    if ((step = mc_store_find(run, false, 0)) != VC_STEP_NEXT) return step;
+    TRY(mc_store_find(run, false, 0));
     bool is_there = run->outcome.has_record;
     if (!is_there && command->cas) return end(run, VC_MC_NOT_FOUND);
     if (!is_there && command->mode == VC_MC_REPLACE) return end(run, VC_MC_NOT_STORED);
@@ -428,15 +426,15 @@ static vc_step store_number(vc_mc_run *run, uint64_t number) {
     if (is_longer) changed.length = (uint32_t)length;
     else memset(outcome->value + length, ' ', found.length - length);
     changed.stored_us = 0;
-    vc_step step = rewrite(run, &changed, outcome->value);
     uint32_t mark;
-    if (step != VC_STEP_NEXT || is_longer) return step;
+    TRY(rewrite(run, &changed, outcome->value));
+    if (is_longer) return VC_STEP_NEXT;
     /* As in memcached, which changes the number in place. */
     vc_recent *const marks[] = {config_of(run)->won, config_of(run)->reads};
     for (int i = 0; i < 2; i++)
         if (vc_recent_get(marks[i], found.stored_us, &mark))
             vc_recent_put(marks[i], outcome->record.stored_us, mark);
-    return step;
+    return VC_STEP_NEXT;
 }
 
 static vc_step count(vc_mc_run *run) {
@@ -445,7 +443,7 @@ static vc_step count(vc_mc_run *run) {
     uint64_t number;
     vc_step step = check_key(run);
     if (step != VC_STEP_NEXT) return command->creates ? step : end(run, VC_MC_NOT_FOUND);
-    if ((step = mc_store_find(run, true, DIGITS_MAX)) != VC_STEP_NEXT) return step;
+    TRY(mc_store_find(run, true, DIGITS_MAX));
     if (!outcome->has_record && command->creates) return start_counting(run);
     if (!outcome->has_record) return end(run, VC_MC_NOT_FOUND);
     if (!outcome->record.length) return end(run, VC_MC_NON_NUMERIC);
@@ -455,7 +453,7 @@ static vc_step count(vc_mc_run *run) {
     if (!command->is_decrement) number += command->delta;
     else number = number > command->delta ? number - command->delta : 0;
     uint64_t before_ms = outcome->record.expires_ms;
-    if ((step = store_number(run, number)) != VC_STEP_NEXT) return step;
+    TRY(store_number(run, number));
     outcome->result = VC_MC_STORED;
     outcome->has_record = true;
     outcome->number = number;
@@ -467,10 +465,9 @@ static vc_step count(vc_mc_run *run) {
 /* --- All others --------------------------------------------------------------------------- */
 
 static vc_step touch(vc_mc_run *run) {
-    vc_step step = mc_store_find(run, true, 0);
-    if (step != VC_STEP_NEXT) return step;
+    TRY(mc_store_find(run, true, 0));
     if (!run->outcome.has_record) return end(run, VC_MC_NOT_FOUND);
-    if ((step = touch_found(run)) != VC_STEP_NEXT) return step;
+    TRY(touch_found(run));
     run->outcome.result = VC_MC_TOUCHED;
     run->outcome.has_record = true;
     note_read(run, 0);
@@ -480,11 +477,10 @@ static vc_step touch(vc_mc_run *run) {
 static vc_step delete(vc_mc_run *run) {
     uint64_t cas = run->command->cas;
     bool existed = false;
-    vc_step step = cas ? mc_store_find(run, false, 0) : VC_STEP_NEXT;
-    if (step != VC_STEP_NEXT) return step;
+    if (cas) TRY(mc_store_find(run, false, 0));
     if (cas && !run->outcome.has_record) return end(run, VC_MC_NOT_FOUND);
     if (cas && cas != run->outcome.record.stored_us) return end(run, VC_MC_EXISTS);
-    if ((step = erase(run, &existed)) != VC_STEP_NEXT) return step;
+    TRY(erase(run, &existed));
     return end(run, existed || cas ? VC_MC_DELETED : VC_MC_NOT_FOUND);
 }
 
@@ -497,14 +493,14 @@ static vc_step flush_all(vc_mc_run *run) {
 static vc_step mc_store_report(vc_mc_run *run) {
     vc_mc_asked asked = {.value = run->command->value};
     asked.question = run->command->action == VC_MC_REPORT ? VC_MC_ASK_STATS : VC_MC_ASK_CONFIG;
-    vc_step step = ask(run, &asked);
-    return step == VC_STEP_NEXT ? mc_store_reserve(run, 3 * asked.text.length) : step;
+    TRY(ask(run, &asked));
+    return mc_store_reserve(run, 3 * asked.text.length);
 }
 
 static vc_step login(vc_mc_run *run) {
     vc_mc_asked asked = {.question = VC_MC_ASK_TOKEN, .value = run->command->value};
-    vc_step step = ask(run, &asked);
-    if (step != VC_STEP_NEXT || run->outcome.result != VC_MC_AUTHENTICATED) return step;
+    TRY(ask(run, &asked));
+    if (run->outcome.result != VC_MC_AUTHENTICATED) return VC_STEP_NEXT;
     run->stream->rights = asked.rights;
     run->stream->has_token = true;
     memcpy(run->stream->token, asked.token, sizeof asked.token);
