@@ -35,8 +35,8 @@ static const int64_t HEAD_NS = SECONDS(10), IDLE_NS = SECONDS(30), TRANSFER_NS =
 /* What the bytes of a stream decide. */
 static const uint8_t *input;
 static size_t input_left;
-static vc_server server;
-static vc_home *home = &server.homes[0];
+static vc_server *server;
+static vc_home *home;
 static vc_readers *readers;
 static struct sockaddr_un application = {.sun_family = AF_UNIX};
 static int application_fd = -1;
@@ -154,8 +154,10 @@ static const vc_protocol LINES = {
 static void run_round(void) {
     for (int i = 0; i < PEERS; i++) {
         vc_connection *c = peers[i].connection;
-        if (c && c->state != VC_CLOSED)
-            c->watch.ready(&c->watch, EPOLLIN | EPOLLOUT | (peers[i].fd < 0 ? EPOLLRDHUP : 0));
+        if (!c || c->state == VC_CLOSED) continue;
+        c->watch.is_readable = true;
+        c->watch.has_ended = peers[i].fd < 0;
+        c->watch.ready(&c->watch, 0);
     }
     vc_connections_admit(home);
     vc_connections_serve(home);
@@ -169,7 +171,7 @@ static void check(void) {
         if (!c || c->state == VC_CLOSED) continue;
         held += c->held;
         reserved += c->reserved;
-        if (c->state == VC_WAITING_FOR_APPLICATION && server.is_in_ring)
+        if (c->state == VC_WAITING_FOR_APPLICATION && server->is_in_ring)
             CHECK(home->loop.now_ns - c->since_ns < SECONDS(1));
         if (c->state == VC_IDLE || c->state == VC_LINGERING) CHECK(!c->reserved);
         if (c->state == VC_COLLECTING) CHECK(c->began_ns >= peers[i].since_ns);
@@ -177,8 +179,8 @@ static void check(void) {
         if (is_waiting && !c->is_queued)
             CHECK(home->loop.now_ns - peers[i].since_ns <= HEAD_NS + IDLE_NS);
     }
-    CHECK(held == server.held && reserved == server.reserved);
-    CHECK(server.reserved <= MEMORY || server.reserved <= 255 * 1000);
+    CHECK(held == server->held && reserved == server->reserved);
+    CHECK(server->reserved <= MEMORY || server->reserved <= 255 * 1000);
 }
 
 static void settle(void) {
@@ -202,7 +204,7 @@ static void open_peer(peer *p) {
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair));
     setsockopt(pair[1], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
     CHECK(vc_connection_open(home, 0, pair[1], "test", 0));
-    server.open[0]++;
+    server->open[0]++;
     *p = (peer){.fd = pair[0], .since_ns = home->loop.now_ns};
     p->connection = TAILQ_LAST(&home->by_state[0][VC_IDLE], vc_connections);
 }
@@ -261,26 +263,21 @@ static void close_application(void) {
 }
 
 static void open_home(void) {
-    memset(&server, 0, sizeof(server));
-    server.config.readers = readers;
-    server.is_in_ring = take(2);
-    server.config.protocols[0] = (vc_served){
-        .calls = &LINES, .head_ns = HEAD_NS, .idle_ns = IDLE_NS, .connections = 100};
-    server.config.memory = MEMORY;
-    server.config.transfer_ns = TRANSFER_NS;
-    home->server = &server;
-    for (unsigned p = 0; p < VC_PROTOCOLS; p++)
-        for (unsigned state = 0; state < VC_STATES; state++) TAILQ_INIT(&home->by_state[p][state]);
-    TAILQ_INIT(&home->holders);
-    STAILQ_INIT(&home->ready);
-    STAILQ_INIT(&home->closed);
-    home->buffer = allocated(VC_RECEIVE_BYTES);
-    home->out.at = allocated(VC_REPLY_BYTES);
-    home->out.room = VC_REPLY_BYTES;
-    home->upstreams = vc_upstreams_new(home, application.sun_path);
-    CHECK(home->upstreams);
-    vc_loop_owner owner = {0};
-    CHECK(vc_loop_open(&home->loop, &owner));
+    vc_server_config config = {
+        .loops = 1,
+        .readers = readers,
+        .protocols[0] = {.calls = &LINES,
+                         .head_ns = HEAD_NS,
+                         .idle_ns = IDLE_NS,
+                         .connections = 100},
+        .memory = MEMORY,
+        .transfer_ns = TRANSFER_NS,
+        .application = application.sun_path,
+    };
+    server = vc_server_new(&config);
+    CHECK(server);
+    vc_server_set_ring(server, take(2));
+    home = server->homes;
     home->loop.now_ns = SECONDS(1000);
 }
 
@@ -303,18 +300,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
         let_pass(1);
     }
     /* Whatever they have sent: all end in time. */
-    server.is_in_ring = true;
+    server->is_in_ring = true;
     let_pass(400);
     for (int i = 0; i < PEERS; i++) {
         CHECK(!peers[i].connection);
         if (peers[i].fd >= 0) close(peers[i].fd);
     }
-    CHECK(!server.held && !server.reserved && !server.open[0]);
-    vc_upstreams_free(home->upstreams);
+    CHECK(!server->held && !server->reserved && !server->open[0]);
     for (int fd; (fd = accept(application_fd, NULL, NULL)) >= 0;) close(fd);
-    vc_loop_close(&home->loop);
-    free(home->buffer);
-    free(home->out.at);
+    vc_server_free(server);
     return 0;
 }
 
