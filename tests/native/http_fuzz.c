@@ -13,7 +13,7 @@
  * http.c and its parts are included, not linked: the test has its own clock, and lets malloc fail.
  * With -DVC_FUZZER it is a target of libFuzzer. Any failed check aborts. */
 #define _GNU_SOURCE
-#include "fuzz.h"
+#include "streams.h"
 
 #include <inttypes.h>
 #include <stdbool.h>
@@ -35,11 +35,7 @@ static void test_free(void *memory);
 #undef realloc
 #undef free
 
-enum {
-    VALUE_SIZE = 1500000,
-    KEY_SIZE = 60,
-    PIECE_MAX = 60,
-};
+enum { PIECE_MAX = 60 };
 
 /* What one run of a stream depends on, and what it has shown. */
 typedef struct {
@@ -96,7 +92,8 @@ static void flush(vc_out *out, size_t dropped) {
     out->used = out->count = 0;
 }
 
-static void take_event(const vc_http_event *event) {
+static void take_event(const void *taken) {
+    const vc_http_event *event = taken;
     CHECK(event->answer <= VC_HTTP_ANSWERS && event->took_ns >= 0);
     add_bytes(&current->told, event + 1, event->sizes.key_length);
     add_bytes(&current->told, &event->method, sizeof event->method);
@@ -104,15 +101,7 @@ static void take_event(const vc_http_event *event) {
     add_bytes(&current->told, &event->status, sizeof event->status);
 }
 
-static void take_events(void) {
-    size_t length;
-    const uint8_t *events = vc_events_take(&test_reporter.events, &length);
-    for (size_t at = 0; at < length;) {
-        const vc_http_event *event = (const vc_http_event *)(const void *)(events + at);
-        take_event(event);
-        at += event->sizes.length;
-    }
-}
+static void take_events(void) { take_from(&test_reporter.events, take_event); }
 
 /* Do what a thread does for a connection. */
 static void read_record(vc_stream *stream) {
@@ -239,28 +228,9 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     static char room[VC_HTTP_OUT_BYTES_MIN];
     static vc_out out;
     static const vc_origin origins[] = {{"http://page", "\r\nVary: Origin"}};
-    atomic_bool is_ready = true, is_draining = false;
-    vc_core_functions functions = counting_functions();
     fill_store(options & 1, options & 2);
     if (!access_log) access_log = vc_log_new(false, 1 << 22);
     CHECK(access_log);
-    vc_executor by = {
-        .core = test_core,
-        .functions = &functions,
-        .clocks = &test_clocks,
-        .reporter = &test_reporter,
-        .log = options & 4 ? access_log : NULL,
-        .key_size = KEY_SIZE,
-        .value_size = VALUE_SIZE,
-        .long_ns = INT64_MAX,
-        .sample_mask = 63,
-    };
-    vc_http_config config = {
-        .types = {TYPES, 1},
-        .is_ready = &is_ready,
-        .is_draining = &is_draining,
-        .allow = "GET, PUT",
-    };
     vc_http_settings settings = {
         .answers = true,
         .default_ttl = options & 8 ? 60 : 0,
@@ -272,8 +242,7 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     if (options & 128)
         settings.may_read = settings.may_write = (vc_tokens){.right = {{"t", 1}}, .count = 1};
     current = this;
-    vc_http *http = this->http = vc_http_new(&by, &config);
-    CHECK(http);
+    vc_http *http = this->http = make_http(options & 4 ? access_log : NULL);
     vc_http_change(http, &settings, options & 64 ? -1 : INT64_MAX);
     this->stream.base.remote = "1.2.3.4";
     out = (vc_out){.at = room, .room = sizeof room};
@@ -298,20 +267,6 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     free(copy);
 }
 
-static uint64_t count_of(const vc_durations *durations) {
-    uint64_t count = 0;
-    for (int i = 0; i < 64; i++) count += durations->counts[i];
-    return count;
-}
-
-/* Both are given back. */
-static void check_same(growing *one, growing *other, bool is_compared) {
-    CHECK(!is_compared || one->length == other->length);
-    CHECK(!is_compared || !one->length || !memcmp(one->at, other->at, one->length));
-    free(one->at);
-    free(other->at);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
     if (!length) return 0;
     static run whole, pieces;
@@ -333,18 +288,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
 /* --- Random streams --------------------------------------------------------------------- */
 
 #ifndef VC_FUZZER
-static uint64_t state;
-
-static uint64_t pick(uint64_t end) { return next_random(&state) % end; }
-
-#define ONE_OF(...)         \
-    ((const char *const[]){ \
-        __VA_ARGS__}[pick(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))])
-
-static void add_value(growing *to, size_t size) {
-    for (size_t i = 0; i < size; i++) add_bytes(to, pick(50) ? "v" : "\r\n" + pick(2), 1);
-}
-
 static void add_field(growing *to) {
     add_text(to,
              ONE_OF("Range: bytes=0-1", "Range: bytes=3-", "Range: bytes=-4", "Range: bytes=9-9",
@@ -399,24 +342,15 @@ static void add_request(growing *to) {
 
 static void make_stream(growing *to) {
     uint8_t options = (uint8_t)(pick(256) & (pick(8) ? 0x7f : 0xff) & (pick(40) ? ~2u : ~0u));
-    to->length = 0;
     add_bytes(to, &options, 1);
     for (uint64_t requests = pick(12); requests; requests--) {
         add_request(to);
         if (pick(9) == 0) add_text(to, "\r\n");
     }
-    for (uint64_t changes = pick(3) ? 0 : pick(4); changes && to->length > 1; changes--)
-        to->at[1 + pick(to->length - 1)] = (char)pick(256);
 }
 
 static void run_random(double seconds, uint64_t seed) {
-    growing stream = {0};
-    state = seed;
-    for (time_t start = time(NULL); difftime(time(NULL), start) < seconds;) {
-        make_stream(&stream);
-        LLVMFuzzerTestOneInput((const uint8_t *)stream.at, stream.length);
-    }
-    free(stream.at);
+    run_streams(make_stream, seconds, seed);
     printf("%" PRIu64 " streams; %" PRIu64 " requests executed, %" PRIu64 " forwarded, %" PRIu64
            " cold, %" PRIu64 " times full, %" PRIu64 " synced, %" PRIu64 " from the disk, %" PRIu64
            " logged\n",

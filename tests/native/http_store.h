@@ -2,17 +2,18 @@
  * machine stands still at Fri, 15 Jan 2027 08:00:00 GMT; the values were stored ten seconds
  * before.
  *
- * A program defines `is_cold`, whether the next read finds the record not to be in memory, and
- * VALUE_SIZE, KEY_SIZE; it includes http.c and its parts after this file. */
+ * A program defines `is_cold`, whether the next read finds the record not to be in memory; it
+ * includes http.c and its parts after this file. */
 #ifndef VC_HTTP_STORE_H
 #define VC_HTTP_STORE_H
 
 #include "answer.h"
 #include "clock.h"
+#include "http.h"
 #include "lookup.h"
 #include "memory_store.h"
 
-enum { LARGE_BYTES = 1400000 };
+enum { LARGE_BYTES = 1400000, VALUE_SIZE = 1500000, KEY_SIZE = 60 };
 static const uint64_t STORED_US = UINT64_C(1799999990000000);
 
 static vc_clock store_clock;
@@ -75,6 +76,34 @@ static void fill_store(bool syncs, bool has_large) {
     how.syncs = syncs;
     vc_core_set_putting(test_core, &how);
     vc_core_take_deferred(test_core);
+}
+
+/* Return an executor, whose disk is good. */
+static vc_http *make_http(vc_log *log) {
+    static atomic_bool is_ready, is_draining;
+    static vc_core_functions functions;
+    functions = counting_functions();
+    is_ready = true;
+    vc_executor by = {
+        .core = test_core,
+        .functions = &functions,
+        .clocks = &test_clocks,
+        .reporter = &test_reporter,
+        .log = log,
+        .key_size = KEY_SIZE,
+        .value_size = VALUE_SIZE,
+        .long_ns = INT64_MAX,
+        .sample_mask = 63,
+    };
+    vc_http_config config = {
+        .types = {TYPES, 1},
+        .is_ready = &is_ready,
+        .is_draining = &is_draining,
+        .allow = "GET, PUT",
+    };
+    vc_http *http = vc_http_new(&by, &config);
+    CHECK(http);
+    return http;
 }
 
 #endif

@@ -20,8 +20,6 @@ static int test_clock_gettime(clockid_t clock, struct timespec *now);
 #include "http_read.c"
 #undef clock_gettime
 
-enum { VALUE_SIZE = 1500000, KEY_SIZE = 60 };
-
 /* Of a value in http_store.h. */
 #define DATE_A "Fri, 15 Jan 2027 07:59:51 GMT"
 
@@ -184,28 +182,9 @@ static void test_dates(void) {
 }
 
 int main(void) {
-    atomic_bool is_ready = true, is_draining = false;
-    vc_core_functions functions = counting_functions();
     fill_store(false, false);
-    vc_executor by = {
-        .core = test_core,
-        .functions = &functions,
-        .clocks = &test_clocks,
-        .reporter = &test_reporter,
-        .key_size = KEY_SIZE,
-        .value_size = VALUE_SIZE,
-        .long_ns = INT64_MAX,
-        .sample_mask = 63,
-    };
-    vc_http_config config = {
-        .types = {TYPES, 1},
-        .is_ready = &is_ready,
-        .is_draining = &is_draining,
-        .allow = "GET, PUT",
-    };
     vc_http_settings settings = {.answers = true};
-    http = vc_http_new(&by, &config);
-    CHECK(http);
+    http = make_http(NULL);
     vc_http_change(http, &settings, INT64_MAX);
     CHECK(execute(make("GET /a", "X: y", "")) == VC_STEP_NEXT);
     const char *tag = strstr(reply.at, "ETag: ") + 6;

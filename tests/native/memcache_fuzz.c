@@ -12,7 +12,7 @@
  * With -DVC_FUZZER it is a target of libFuzzer. Any failed check aborts. */
 #define _GNU_SOURCE
 #include "mc_parts.h"
-#include "fuzz.h"
+#include "streams.h"
 #include "log_lines.h"
 #include "memory_store.h"
 
@@ -65,7 +65,6 @@ static size_t test_put_many(vc_core *of, vc_put *const *puts, size_t count) {
 
 /* --- One run ---------------------------------------------------------------------------- */
 
-/* What a step is given: a copy, in memory of its length. */
 /* Do what the thread that stores values does. */
 static void store_synced(vc_mc_stream *stream, const char *data, size_t length) {
     vc_put *put = &stream->base.put;
@@ -158,7 +157,8 @@ static void flush(vc_out *out) {
     out->used = out->count = 0;
 }
 
-static void take_event(const vc_mc_event *event) {
+static void take_event(const void *taken) {
+    const vc_mc_event *event = taken;
     CHECK(event->name < VC_MC_NAMES && event->result < VC_MC_RESULTS && event->took_ns >= 0);
     CHECK(event->sizes.key_length <= VC_MC_KEY_BYTES && !strcmp(event->remote, "1.2.3.4"));
     add_bytes(&current->told, event + 1, event->sizes.key_length);
@@ -167,19 +167,8 @@ static void take_event(const vc_mc_event *event) {
     event_count++;
 }
 
-static void take_from(vc_reporter *reporter) {
-    size_t length;
-    const uint8_t *events = vc_events_take(&reporter->events, &length);
-    for (size_t at = 0; at < length;) {
-        const vc_mc_event *event = (const vc_mc_event *)(const void *)(events + at);
-        take_event(event);
-        at += event->sizes.length;
-    }
-}
-
 static void take_events(void) {
-    take_from(&reporters[0]);
-    take_from(&reporters[1]);
+    for (int i = 0; i < 2; i++) take_from(&reporters[i].events, take_event);
 }
 
 /* Do what the thread for calls does. Returns how much was used. */
@@ -217,12 +206,6 @@ static size_t execute(vc_mc *mc, vc_mc_stream *stream, const uint8_t *data, size
         if (current->is_cut && next_random(&current->state) % 4 == 0) flush(out);
     }
     return length;
-}
-
-static uint64_t count_of(const vc_durations *durations) {
-    uint64_t count = 0;
-    for (int i = 0; i < 64; i++) count += durations->counts[i];
-    return count;
 }
 
 static void add_counts(run *to, const vc_store_counts *counts, int sign) {
@@ -298,21 +281,13 @@ static void run_stream(run *this, uint8_t options, const uint8_t *data, size_t l
     vc_recent_free(config.won);
 }
 
-/* Both are given back. */
-static void check_same(growing *one, growing *other) {
-    CHECK(one->length == other->length);
-    CHECK(!one->length || !memcmp(one->at, other->at, one->length));
-    free(one->at);
-    free(other->at);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
     if (!length) return 0;
     run whole = {0}, pieces = {.is_cut = true, .state = length};
     run_stream(&whole, data[0], data + 1, length - 1);
     run_stream(&pieces, data[0], data + 1, length - 1);
-    check_same(&whole.shown, &pieces.shown);
-    check_same(&whole.told, &pieces.told);
+    check_same(&whole.shown, &pieces.shown, true);
+    check_same(&whole.told, &pieces.told, true);
     CHECK(whole.reads == pieces.reads && whole.writes == pieces.writes);
     CHECK(whole.misses == pieces.misses);
     if (streams % 1000 == 0) check_counts();
@@ -323,18 +298,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t length) {
 /* --- Random streams --------------------------------------------------------------------- */
 
 #ifndef VC_FUZZER
-static uint64_t state;
-
-static uint64_t pick(uint64_t end) { return next_random(&state) % end; }
-
-#define ONE_OF(...)         \
-    ((const char *const[]){ \
-        __VA_ARGS__}[pick(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))])
-
-static void add_value(growing *to, size_t size) {
-    for (size_t i = 0; i < size; i++) add_bytes(to, pick(50) ? "v" : "\r\n" + pick(2), 1);
-}
-
 static const char *pick_key(void) {
     if (pick(2)) return "a";
     return ONE_OF("b", "c/d", "c", "YQ==", "YiBj", "../x", "\xff", "a.b-c_d:e=1",
@@ -466,22 +429,13 @@ static void make_stream(growing *to) {
                                                add_meta, add_sets, add_other};
     uint8_t options = pick(4) ? (uint8_t)pick(8) : (uint8_t)pick(64);
     bool is_binary = pick(3) == 0;
-    to->length = 0;
     add_bytes(to, &options, 1);
     for (uint64_t commands = pick(20); commands; commands--)
         (is_binary ? add_binary : TEXTS[pick(7)])(to);
-    for (uint64_t changes = pick(3) ? 0 : pick(4); changes && to->length > 1; changes--)
-        to->at[1 + pick(to->length - 1)] = (char)pick(256);
 }
 
 static void run_random(double seconds, uint64_t seed) {
-    growing stream = {0};
-    state = seed;
-    for (time_t start = time(NULL); difftime(time(NULL), start) < seconds;) {
-        make_stream(&stream);
-        LLVMFuzzerTestOneInput((const uint8_t *)stream.at, stream.length);
-    }
-    free(stream.at);
+    run_streams(make_stream, seconds, seed);
     printf("%" PRIu64 " streams; %" PRIu64 " commands executed, %" PRIu64 " calls, %" PRIu64
            " cold, %" PRIu64 " times full, %" PRIu64 " synced, %" PRIu64 " sets at once\n",
            streams, executed, called, cold, flushed, synced, at_once);
