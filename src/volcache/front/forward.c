@@ -238,34 +238,27 @@ static bool forward_is_body_sent(const struct vc_exchange *e) {
     return e->at == e->used && !e->body_left;
 }
 
-typedef enum { FORWARD_GOOD, FORWARD_FAILED, FORWARD_ENDED } forward_result;
-
-/* Take some of the body from the client and forward it. Returns false if nothing can be moved now,
- * or if it was the last time: see `*result`. */
-static bool forward_take_body(struct vc_exchange *e, forward_result *result) {
+/* Take some of the body from the client and forward it. Returns 1 if some was moved, 0 if none can be
+ * now, or the exchange has ended, -1 if it has failed. */
+static int forward_take_body(struct vc_exchange *e) {
     vc_connection *c = e->client;
     size_t left = c->used - c->at;
     size_t most = e->body_left < VC_RECEIVE_BYTES ? (size_t)e->body_left : VC_RECEIVE_BYTES;
     if (left) {
         size_t piece = left < most ? left : most;
         e->body_left -= piece;
-        *result = forward_send(e, c->input + c->at, piece) ? FORWARD_GOOD : FORWARD_FAILED;
+        bool is_good = forward_send(e, c->input + c->at, piece);
         vc_connection_use_input(c, piece);
-        return *result == FORWARD_GOOD;
+        return is_good ? 1 : -1;
     }
     if (c->state != VC_COLLECTING) vc_connection_enter(c, VC_COLLECTING);
-    if (!c->watch.is_readable) return false;
+    if (!c->watch.is_readable) return 0;
     ssize_t got = vc_connection_receive(c, c->home->buffer, most);
-    if (got == 0) return false;
-    if (got < 0) {
-        vc_connection_close(c);
-        *result = FORWARD_ENDED;
-        return false;
-    }
+    if (got < 0) vc_connection_close(c);
+    if (got <= 0) return 0;
     e->body_left -= (size_t)got;
-    if (!forward_send(e, c->home->buffer, (size_t)got)) *result = FORWARD_FAILED;
-    else if (!vc_connection_progress(c, (size_t)got)) *result = FORWARD_ENDED;
-    return *result == FORWARD_GOOD;
+    if (!forward_send(e, c->home->buffer, (size_t)got)) return -1;
+    return vc_connection_progress(c, (size_t)got);
 }
 
 /* --- Exchanges -------------------------------------------------------------------------------------- */
@@ -413,26 +406,24 @@ static void forward_await(vc_connection *c) {
 
 void vc_forward_serve(vc_connection *c) {
     struct vc_exchange *e = c->exchange;
-    forward_result result = FORWARD_GOOD;
     size_t skipped, body;
     if (!e->upstream && !forward_get_upstream(e)) {
         forward_await(c);
         return;
     }
     for (int i = 0; i < FORWARD_ROUNDS; i++) {
-        if (e->at < e->used) result = forward_send_kept(e) ? FORWARD_GOOD : FORWARD_FAILED;
-        bool has_moved = result == FORWARD_GOOD && e->at == e->used && !forward_is_body_sent(e) &&
-                         forward_take_body(e, &result);
-        if (result == FORWARD_ENDED) return;
-        int got = result == FORWARD_FAILED ? -1
-                                           : forward_receive(e->upstream, c->home->buffer,
-                                                             VC_RECEIVE_BYTES, &skipped, &body);
+        int moved = e->at < e->used && !forward_send_kept(e) ? -1 : 0;
+        if (!moved && e->at == e->used && !forward_is_body_sent(e)) moved = forward_take_body(e);
+        if (!c->exchange) return;
+        int got = moved < 0 ? -1
+                            : forward_receive(e->upstream, c->home->buffer, VC_RECEIVE_BYTES,
+                                              &skipped, &body);
         if (got < 0) {
             forward_fail(c);
             return;
         }
         if (got && !forward_answer(c, skipped, body)) return;
-        if (!got && !has_moved) {
+        if (!got && !moved) {
             forward_await(c);
             return;
         }
