@@ -85,30 +85,17 @@ static void end_job(vc_readers *readers, vc_job_owner *owner) {
 
 /* --- The threads ------------------------------------------------------------------------ */
 
-/* What a thread reads into. */
-typedef struct {
-    uint8_t *at;
-    size_t room;
-} scratch;
-
-static bool readers_make_room(scratch *to, size_t size) {
-    if (size <= to->room) return true;
-    free(to->at);
-    to->room = (size + 65535) & ~(size_t)65535;
-    to->at = malloc(to->room);
-    if (!to->at) to->room = 0;
-    return to->at;
-}
-
 /* Returns how long the read took. */
-static int64_t run(vc_readers *readers, vc_job *job, scratch *to) {
+static int64_t run(vc_readers *readers, vc_job *job) {
     int64_t started_ns = vc_monotonic_ns();
     vc_record record;
+    uint8_t *bytes = job->work ? NULL : malloc(job->at.size);
     job->status = VC_NO_MEMORY;
     if (job->work) job->work(job, readers->core, readers->functions);
-    else if (readers_make_room(to, job->at.size))
+    else if (bytes)
         job->status = readers->functions->read(readers->core, job->key, job->key_length, &job->at,
-                                               to->at, &record);
+                                               bytes, &record);
+    free(bytes);
     if (!job->keeps_read) readers->functions->end_read(readers->core);
     int64_t read_ns = vc_monotonic_ns() - started_ns;
     vc_job_end(job);
@@ -136,7 +123,6 @@ static void readers_count_read(vc_readers *readers, int64_t read_ns) {
 
 static void *read_jobs(void *context) {
     vc_readers *readers = context;
-    scratch own = {0};
     vc_job *job;
     /* So it does not take the processor from a loop or a client, and gives it to one that wakes up. */
     pthread_setschedparam(pthread_self(), SCHED_BATCH, &(struct sched_param){0});
@@ -145,13 +131,12 @@ static void *read_jobs(void *context) {
     while ((job = take_next(readers))) {
         vc_job_owner *owner = job->owner;
         pthread_mutex_unlock(&readers->mutex);
-        int64_t read_ns = run(readers, job, &own);
+        int64_t read_ns = run(readers, job);
         pthread_mutex_lock(&readers->mutex);
         readers_count_read(readers, read_ns);
         end_job(readers, owner);
     }
     pthread_mutex_unlock(&readers->mutex);
-    free(own.at);
     return NULL;
 }
 
