@@ -51,12 +51,6 @@ static void http_reset(vc_http_stream *s) {
     memset((char *)s + first, 0, sizeof(*s) - first);
 }
 
-/* Remember what the connection has waited for. */
-static void http_note_wait(vc_http_stream *s) {
-    if (s->base.waited == VC_WAITED_MEMORY) s->has_memory = true;
-    if (s->base.waited == VC_WAITED_HOT) s->hot_ns += s->base.waited_ns;
-}
-
 /* --- Dates and headers ---------------------------------------------------------------------- */
 
 static void http_update_date(vc_http *http, int64_t now_ns) {
@@ -162,19 +156,20 @@ static void http_log_forwarded(vc_http *http, vc_http_stream *s, int status, con
     vc_log_add(http->by.log, &line);
 }
 
-static void http_count(const vc_http_job *job, vc_http_answer answer, const vc_record *record,
-                       int64_t disk_ns, uint64_t bytes) {
+vc_step vc_http_answered(vc_http_job *job, vc_http_answer answer, const vc_record *record,
+                         int64_t disk_ns, uint64_t bytes) {
     vc_http *http = job->http;
     vc_executor *by = &http->by;
-    const vc_http_stream *s = job->stream;
+    vc_http_stream *s = job->stream;
     int64_t took_ns = vc_monotonic_ns() - s->started_ns;
     bool is_read = record && answer != VC_ANSWER_DONE;
     vc_observe(&http->counts.answers[s->method][answer], took_ns);
     if (is_read && disk_ns != VC_HTTP_NOT_READ) vc_observe(&by->counts.reads, disk_ns);
     if (is_read) vc_count(&http->counts.bytes_out, bytes);
     if (by->log) http_log(job, answer, record, took_ns, bytes);
+    s->base.closes = !job->keeps_alive;
     bool is_sampled = is_read && vc_is_sample(s->started_ns + took_ns, by->sample_mask);
-    if (!is_sampled && !vc_took_long(by, took_ns)) return;
+    if (!is_sampled && !vc_took_long(by, took_ns)) return VC_STEP_NEXT;
     vc_http_event event = {
         .method = s->method,
         .answer = answer,
@@ -186,12 +181,6 @@ static void http_count(const vc_http_job *job, vc_http_answer answer, const vc_r
     };
     vc_report_event(by->reporter, &event.sizes, sizeof(event), job->path.at,
                     job->path.length < EVENT_PATH_BYTES ? job->path.length : EVENT_PATH_BYTES);
-}
-
-vc_step vc_http_answered(vc_http_job *job, vc_http_answer answer, const vc_record *record,
-                         int64_t disk_ns, uint64_t bytes) {
-    http_count(job, answer, record, disk_ns, bytes);
-    job->stream->base.closes = !job->keeps_alive;
     return VC_STEP_NEXT;
 }
 
@@ -486,7 +475,8 @@ static vc_step http_begin(vc_http *http, vc_http_stream *s, char *data, size_t l
     int64_t now_ns = vc_monotonic_ns();
     if (!s->started_ns) s->started_ns = now_ns;
     http_update_date(http, now_ns);
-    http_note_wait(s);
+    if (s->base.waited == VC_WAITED_MEMORY) s->has_memory = true;
+    if (s->base.waited == VC_WAITED_HOT) s->hot_ns += s->base.waited_ns;
     job.path = (vc_text){
         http->path, vc_request_key(request, http->config.query, http->path, sizeof(http->path))};
     job.wanted = (vc_wanted){&http->by, &s->base, (const uint8_t *)job.path.at + 1,

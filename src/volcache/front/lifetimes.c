@@ -8,7 +8,7 @@ static const uint64_t AGE_SECONDS_MAX = UINT64_C(1) << 31;
 static const int64_t EXPIRES_SECONDS_MAX = INT64_C(1) << 34;
 
 typedef struct {
-    vc_text text, name, value; /* value.at == NULL: there is none */
+    vc_text name, value; /* value.at == NULL: there is none */
 } directive;
 
 static bool is_letter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); }
@@ -20,7 +20,6 @@ static bool read_directive(const char *at, const char *end, directive *found) {
     if (!is_letter(*at)) return false;
     while (at < end && (is_letter(*at) || is_digit(*at) || *at == '-')) at++;
     found->name = (vc_text){start, (size_t)(at - start)};
-    found->text = (vc_text){start, (size_t)(end - start)};
     found->value = (vc_text){NULL, 0};
     if (at == end) return true;
     if (*at++ != '=' || at == end) return false;
@@ -68,7 +67,7 @@ static bool read_directives(vc_text list, vc_lifetime *to, int64_t *seconds) {
         if (is_age && found.value.at && *seconds < 0 && !read_age(found.value, seconds))
             return false;
         if (!is_age && !vc_text_is_name(found.name, "s-maxage") &&
-            !keep_directive(to, kept, &count, found.text))
+            !keep_directive(to, kept, &count, item))
             return false;
     }
     return true;

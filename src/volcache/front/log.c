@@ -6,7 +6,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "answer.h"
 #include "clock.h"
 
 enum {
@@ -110,17 +109,12 @@ static char *log_put_uri(const vc_log *log, char *to, const vc_log_line *line) {
 
 /* Write a time as nginx does: "21/Nov/2026:09:00:00 +0000"; or "2026-11-21T09:00:00". */
 static void log_update_time(vc_log *log, int64_t second) {
-    char date[VC_DATE_BYTES + 1];
+    struct tm now;
     if (second == log->second) return;
     log->second = second;
-    if (log->is_json) {
-        struct tm now;
-        strftime(log->time, sizeof(log->time), "%Y-%m-%dT%H:%M:%S", gmtime_r(&second, &now));
-        return;
-    }
-    *vc_put_date(date, second) = 0; /* "Sat, 21 Nov 2026 09:00:00 GMT" */
-    snprintf(log->time, sizeof(log->time), "%.2s/%.3s/%.4s:%.8s +0000", date + 5, date + 8,
-             date + 12, date + 17);
+    strftime(log->time, sizeof(log->time),
+             log->is_json ? "%Y-%m-%dT%H:%M:%S" : "%d/%b/%Y:%H:%M:%S +0000",
+             gmtime_r(&second, &now));
 }
 
 /* Write a field that may be absent. */
