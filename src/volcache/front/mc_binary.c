@@ -30,69 +30,61 @@ typedef enum {
     OUT_OF_MEMORY = 0x82,
 } status;
 
-/* What a request of an opcode consists of. `kind`: see below. */
+/* What a request of an opcode consists of. `kind`: see below; 0: the opcode is unknown. */
 typedef struct {
     vc_mc_name name;
     vc_mc_action action;
-    uint8_t extras, fewer_extras; /* sizes that are right */
-    bool is_known, has_key, may_have_key, has_value;
+    uint8_t extras; /* bytes */
     uint8_t kind;
 } form;
 
 enum {
-    QUIET = 1,    /* a success is not answered, of a read: a miss */
-    WITH_KEY = 2, /* the key is returned */
+    BARE = 1, /* nothing of the following */
+    KEY = 2,
+    MAY_HAVE_KEY = 4,
+    VALUE = 8,
+    MAY_LACK_EXTRAS = 16,
+    QUIET = 32,    /* a success is not answered, of a read: a miss */
+    WITH_KEY = 64, /* the key is returned */
 };
 
-#define READING(extras, kind) \
-    {VC_MC_GET, VC_MC_READ, extras, extras, true, true, false, false, kind}
-#define TOUCHING(kind) {VC_MC_GAT, VC_MC_READ, 4, 4, true, true, false, false, kind}
-#define PUTTING(name, extras, kind) \
-    {name, VC_MC_WRITE, extras, extras, true, true, false, true, kind}
-#define COUNTING(name, kind) {name, VC_MC_COUNT, 20, 20, true, true, false, false, kind}
-#define REMOVING(kind) {VC_MC_DELETE, VC_MC_REMOVE, 0, 0, true, true, false, false, kind}
-#define FLUSHING(kind) {VC_MC_FLUSH_ALL, VC_MC_FLUSHING, 4, 0, true, false, false, false, kind}
-#define ANSWERING(name, extras, kind) \
-    {name, VC_MC_ANSWERING, extras, 0, true, false, false, false, kind}
-#define LOGIN(has_key) {VC_MC_AUTH, VC_MC_LOGIN, 0, 0, true, has_key, false, has_key, 0}
-
 static const form FORMS[] = {
-    [0x00] = READING(0, 0),
-    [0x01] = PUTTING(VC_MC_SET, 8, 0),
-    [0x02] = PUTTING(VC_MC_ADD, 8, 0),
-    [0x03] = PUTTING(VC_MC_REPLACE, 8, 0),
-    [0x04] = REMOVING(0),
-    [0x05] = COUNTING(VC_MC_INCR, 0),
-    [0x06] = COUNTING(VC_MC_DECR, 0),
-    [QUIT] = ANSWERING(VC_MC_QUIT, 0, 0),
-    [0x08] = FLUSHING(0),
-    [0x09] = READING(0, QUIET),
-    [0x0A] = ANSWERING(VC_MC_NOOP, 0, 0),
-    [VERSION] = ANSWERING(VC_MC_VERSION, 0, 0),
-    [0x0C] = READING(0, WITH_KEY),
-    [0x0D] = READING(0, QUIET | WITH_KEY),
-    [0x0E] = PUTTING(VC_MC_APPEND, 0, 0),
-    [0x0F] = PUTTING(VC_MC_PREPEND, 0, 0),
-    [0x10] = {VC_MC_STATS, VC_MC_REPORT, 0, 0, true, false, true, false, 0},
-    [0x11] = PUTTING(VC_MC_SET, 8, QUIET),
-    [0x12] = PUTTING(VC_MC_ADD, 8, QUIET),
-    [0x13] = PUTTING(VC_MC_REPLACE, 8, QUIET),
-    [0x14] = REMOVING(QUIET),
-    [0x15] = COUNTING(VC_MC_INCR, QUIET),
-    [0x16] = COUNTING(VC_MC_DECR, QUIET),
-    [QUIT_QUIETLY] = ANSWERING(VC_MC_QUIT, 0, QUIET),
-    [0x18] = FLUSHING(QUIET),
-    [0x19] = PUTTING(VC_MC_APPEND, 0, QUIET),
-    [0x1A] = PUTTING(VC_MC_PREPEND, 0, QUIET),
-    [VERBOSITY] = ANSWERING(VC_MC_VERBOSITY, 4, 0),
-    [0x1C] = {VC_MC_TOUCH, VC_MC_TOUCHING, 4, 4, true, true, false, false, 0},
-    [0x1D] = TOUCHING(0),
-    [0x1E] = TOUCHING(QUIET),
-    [0x20] = LOGIN(false),
-    [SASL_AUTH] = LOGIN(true),
-    [0x22] = LOGIN(true),
-    [0x23] = TOUCHING(WITH_KEY),
-    [0x24] = TOUCHING(QUIET | WITH_KEY),
+    [0x00] = {VC_MC_GET, VC_MC_READ, 0, KEY},
+    [0x01] = {VC_MC_SET, VC_MC_WRITE, 8, KEY | VALUE},
+    [0x02] = {VC_MC_ADD, VC_MC_WRITE, 8, KEY | VALUE},
+    [0x03] = {VC_MC_REPLACE, VC_MC_WRITE, 8, KEY | VALUE},
+    [0x04] = {VC_MC_DELETE, VC_MC_REMOVE, 0, KEY},
+    [0x05] = {VC_MC_INCR, VC_MC_COUNT, 20, KEY},
+    [0x06] = {VC_MC_DECR, VC_MC_COUNT, 20, KEY},
+    [QUIT] = {VC_MC_QUIT, VC_MC_ANSWERING, 0, BARE},
+    [0x08] = {VC_MC_FLUSH_ALL, VC_MC_FLUSHING, 4, MAY_LACK_EXTRAS},
+    [0x09] = {VC_MC_GET, VC_MC_READ, 0, KEY | QUIET},
+    [0x0A] = {VC_MC_NOOP, VC_MC_ANSWERING, 0, BARE},
+    [VERSION] = {VC_MC_VERSION, VC_MC_ANSWERING, 0, BARE},
+    [0x0C] = {VC_MC_GET, VC_MC_READ, 0, KEY | WITH_KEY},
+    [0x0D] = {VC_MC_GET, VC_MC_READ, 0, KEY | QUIET | WITH_KEY},
+    [0x0E] = {VC_MC_APPEND, VC_MC_WRITE, 0, KEY | VALUE},
+    [0x0F] = {VC_MC_PREPEND, VC_MC_WRITE, 0, KEY | VALUE},
+    [0x10] = {VC_MC_STATS, VC_MC_REPORT, 0, MAY_HAVE_KEY},
+    [0x11] = {VC_MC_SET, VC_MC_WRITE, 8, KEY | VALUE | QUIET},
+    [0x12] = {VC_MC_ADD, VC_MC_WRITE, 8, KEY | VALUE | QUIET},
+    [0x13] = {VC_MC_REPLACE, VC_MC_WRITE, 8, KEY | VALUE | QUIET},
+    [0x14] = {VC_MC_DELETE, VC_MC_REMOVE, 0, KEY | QUIET},
+    [0x15] = {VC_MC_INCR, VC_MC_COUNT, 20, KEY | QUIET},
+    [0x16] = {VC_MC_DECR, VC_MC_COUNT, 20, KEY | QUIET},
+    [QUIT_QUIETLY] = {VC_MC_QUIT, VC_MC_ANSWERING, 0, QUIET},
+    [0x18] = {VC_MC_FLUSH_ALL, VC_MC_FLUSHING, 4, MAY_LACK_EXTRAS | QUIET},
+    [0x19] = {VC_MC_APPEND, VC_MC_WRITE, 0, KEY | VALUE | QUIET},
+    [0x1A] = {VC_MC_PREPEND, VC_MC_WRITE, 0, KEY | VALUE | QUIET},
+    [VERBOSITY] = {VC_MC_VERBOSITY, VC_MC_ANSWERING, 4, MAY_LACK_EXTRAS},
+    [0x1C] = {VC_MC_TOUCH, VC_MC_TOUCHING, 4, KEY},
+    [0x1D] = {VC_MC_GAT, VC_MC_READ, 4, KEY},
+    [0x1E] = {VC_MC_GAT, VC_MC_READ, 4, KEY | QUIET},
+    [0x20] = {VC_MC_AUTH, VC_MC_LOGIN, 0, BARE},
+    [SASL_AUTH] = {VC_MC_AUTH, VC_MC_LOGIN, 0, KEY | VALUE},
+    [0x22] = {VC_MC_AUTH, VC_MC_LOGIN, 0, KEY | VALUE},
+    [0x23] = {VC_MC_GAT, VC_MC_READ, 4, KEY | WITH_KEY},
+    [0x24] = {VC_MC_GAT, VC_MC_READ, 4, KEY | QUIET | WITH_KEY},
 };
 static const form NO_FORM = {.name = VC_MC_UNKNOWN};
 
@@ -227,14 +219,13 @@ static bool mc_binary_read_header(const char *data, header *is) {
     is->body = number_at(data + 8, 4);
     is->is_whole = is->key + is->extras <= is->body;
     is->value = is->is_whole ? is->body - is->key - is->extras : 0;
-    bool is_known = is->opcode < sizeof(FORMS) / sizeof(*FORMS) && FORMS[is->opcode].is_known;
+    bool is_known = is->opcode < sizeof(FORMS) / sizeof(*FORMS) && FORMS[is->opcode].kind;
     is->form = is_known ? &FORMS[is->opcode] : &NO_FORM;
-    const form *right = is->form;
-    bool has_key = is->key != 0;
-    return is_known && is->is_whole && (has_key == right->has_key || right->may_have_key) &&
-           is->key <= VC_MC_KEY_BYTES &&
-           (is->extras == right->extras || is->extras == right->fewer_extras) &&
-           (!is->value || right->has_value);
+    unsigned kind = is->form->kind;
+    bool is_key_right = kind & MAY_HAVE_KEY || !is->key == !(kind & KEY);
+    bool lacks_extras = kind & MAY_LACK_EXTRAS && !is->extras;
+    return is_known && is->is_whole && is_key_right && is->key <= VC_MC_KEY_BYTES &&
+           (is->extras == is->form->extras || lacks_extras) && (!is->value || kind & VALUE);
 }
 
 vc_step vc_mc_parse_binary(uint64_t value_size, vc_mc_stream *stream, const char *data,
