@@ -124,7 +124,6 @@ class Talk:
         replies = b""
         for piece in filter(None, pieces):
             self._unread += piece
-            self._commands.allow()
             found, used, self.is_closed, calls = self._commands.run(self._unread)
             replies += found
             self.called += calls

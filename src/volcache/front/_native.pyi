@@ -58,7 +58,6 @@ class Copies:
         """
 
     first: int  # keys that are looked up in memcached before the disk
-    counted: int  # keys whose reads are counted
     invalidations: int  # promoted keys that were put or deleted, since the start
 
     def may_hold(self, key: bytes) -> bool:
@@ -331,12 +330,9 @@ class Commands:
     def connect(self, remote: str) -> None:
         """Begin a connection."""
 
-    def allow(self) -> None:
-        """Let the tokens of the service be in effect."""
-
     def run(self, data: bytes) -> tuple[bytes, int, bool, int]:
         """
-        Execute what is there.
+        Execute what is there, by the present tokens of the service.
 
         Returns:
             The replies, how much was used, whether the connection is to be closed, and

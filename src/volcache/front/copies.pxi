@@ -81,9 +81,5 @@ cdef class Copies:
         return self.state().first
 
     @property
-    def counted(self):
-        return self.state().counted
-
-    @property
     def invalidations(self):
         return self.state().invalidations

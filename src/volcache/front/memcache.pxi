@@ -234,11 +234,6 @@ cdef class Commands:
         memset(&self.stream, 0, sizeof(self.stream))
         self.remote = remote.encode("ascii")
         self.stream.base.remote = self.remote
-        self.allow()
-
-    def allow(self):
-        cdef vc_mc_access access = access_of(self.facts.service)
-        vc_mc_change(self.mc, &access, self.facts.by.slow_ns)
 
     def run(self, bytes data not None):
         cdef vc_stream *stream = &self.stream.base
@@ -246,7 +241,9 @@ cdef class Commands:
         cdef size_t used = 0, done = 0, length = len(data)
         cdef vc_reply reply
         cdef vc_step step = VC_STEP_NEXT
+        cdef vc_mc_access access = access_of(self.facts.service)
         replies, calls = [], 0
+        vc_mc_change(self.mc, &access, self.facts.by.slow_ns)
         while step != VC_STEP_MORE and done < length and not stream.closes:
             step = vc_mc_protocol.execute(
                 self.mc, stream, at + done, length - done, &used, &self.out

@@ -61,8 +61,7 @@ cdef class Server:
     cdef HotClient hot
     cdef CommandFacts commands
     cdef AccessLog access_log
-    cdef object taking, app, requests, store_stats, log, hot_stats, promote
-    cdef object answers, reads, writes
+    cdef object taking, app, answers, store_stats, log, hot_stats, promote
     cdef dict served
     cdef bytes allow, application
     # What the loops may use still, after a change.
@@ -90,9 +89,7 @@ cdef class Server:
         self.app, self.log, self.access_log = app, log, access_log
         self.types = rows_of(types)
         self.allow = allow.encode("ascii")
-        self.requests, self.store_stats = app.stats, store.stats
-        self.answers = app.stats.answers
-        self.reads, self.writes = self.store_stats.reads, self.store_stats.writes
+        self.answers, self.store_stats = app.stats.answers, store.stats
         for method, answer in (  # They are shown from the beginning.
             (VC_GET, VC_ANSWER_HIT), (VC_GET, VC_ANSWER_COPY), (VC_GET, VC_ANSWER_MISS),
             (VC_PUT, VC_ANSWER_DONE),
@@ -292,8 +289,8 @@ cdef class Server:
         for i in range(<int>VC_LOOPS_MAX * 2):
             if self.state.https[i] is not NULL:
                 vc_http_add_counts(self.state.https[i], &counts, &of_store)
-        self.requests.bytes_in += counts.bytes_in - seen.bytes_in
-        self.requests.bytes_out += counts.bytes_out - seen.bytes_out
+        self.app.stats.bytes_in += counts.bytes_in - seen.bytes_in
+        self.app.stats.bytes_out += counts.bytes_out - seen.bytes_out
         for method in range(<int>VC_HTTP_METHODS):
             for i in range(<int>VC_HTTP_ANSWERS):
                 if counts.answers[method][i].total_ns != seen.answers[method][i].total_ns:
@@ -354,7 +351,8 @@ cdef class Server:
         if event.took_ns > LONG:
             self.answers[answer].long.append((event.started_ns, event.took_ns))
         if event.disk_ns > LONG:
-            disk = self.writes if method in ("PUT", "DELETE") else self.reads
+            is_write = method in ("PUT", "DELETE")
+            disk = self.store_stats.writes if is_write else self.store_stats.reads
             disk.long.append((event.started_ns, event.disk_ns))
         if event.hot_ns > LONG:
             self.hot_stats.calls.long.append((event.started_ns, event.hot_ns))
