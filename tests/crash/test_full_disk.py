@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from support.extent import every
-from support.histories import MOUNT_POINT, Client
+from support.histories import MOUNT_POINT, Client, Model
 from support.simulated import SimulatedFileSystem
 from support.stores import kill, open_store, value_of
 from volcache.errors import (
@@ -98,13 +98,12 @@ def test_a_small_disk_refuses_nothing_and_determines_the_capacity(
         if turn == 1:
             store.flush()
             assert client.hits(store) == 0
-            client.last.clear()
+            client.model = Model()
         elif turn == 2:
             store.purge(b"key 1")
-            for key in client.last:
-                client.last[key] = (
-                    None if key.startswith(b"key 1") else client.last[key]
-                )
+            for key in client.keys:
+                if key.startswith(b"key 1"):
+                    client.model.drop(key)
         if turn % 2:
             store.close()
         else:
@@ -461,7 +460,7 @@ def test_a_read_only_disk_is_served_and_not_changed(
     store = start(fs, eviction)
 
     assert client.hits(store) == hits
-    key = next(key for key in client.last if store.get(key) is not None)
+    key = next(key for key in client.keys if store.get(key) is not None)
     for attempt in (
         lambda: store.put(b"new", b"v"),
         lambda: store.delete(key),

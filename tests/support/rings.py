@@ -28,17 +28,20 @@ import random
 import secrets
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
+from math import inf
 from typing import Any, Final, Literal
 from unittest import mock
 
 from google_crc32c import value as crc32c
 
 from support.clocks import ManualClock
-from support.histories import MOUNT_POINT
+from support.extent import EXTENT
+from support.histories import MOUNT_POINT, Model
 from support.memory import failing, failures
 from support.simulated import SimulatedFileSystem
-from support.stores import assert_sums
+from support.stores import assert_sums, value_of
 from volcache.errors import (
     DamagedRecordError,
     DiskFullError,
@@ -54,6 +57,7 @@ from volcache.store.eviction import Eviction
 Kind = Literal["kills", "power", "faults", "memory"]
 # A start after a kill may begin this much later than the time at the kill.
 _AHEAD_MS: Final = 1000
+_TORN: Final = (1, 17, 18, 59, 63, 64, 70, 100, 400)  # In and behind a header.
 KINDS: Final[tuple[Kind, ...]] = ("kills", "power", "faults", "memory")
 
 
@@ -104,42 +108,55 @@ class RingRun:
 
     Attributes:
         images: How often the disk was opened as a crash would leave it.
+        nested: How often such a start was ended by one more crash.
         rotations: How many volumes were started.
         copied: How many records were copied.
     """
 
-    def __init__(self, seed: int, kind: Kind) -> None:
-        """Open an empty store; the seed decides everything."""
-        self.seed, self.kind = seed, kind
+    def __init__(
+        self,
+        seed: int,
+        kind: Kind,
+        sync_mode: SyncMode | None = None,
+        *,
+        is_exhaustive: bool = False,
+    ) -> None:
+        """
+        Open an empty store; the seed decides everything else.
+
+        Args:
+            seed: For the same run.
+            kind: What is lost.
+            sync_mode: Any if not given.
+            is_exhaustive: With one ring; a crash comes at each operation, not at some.
+        """
+        self.seed, self.kind, self.is_exhaustive = seed, kind, is_exhaustive
         self.dice = dice = random.Random(f"{kind} {seed}")  # noqa: S311 - Repeatable.
         self.salts = random.Random(seed)  # noqa: S311 - Likewise.
         self.spaces = random.Random(seed)  # noqa: S311 - Likewise.
         self.volume_num = dice.randint(5, 8)
         self.volume_size = dice.choice([1024, 1500, 2048])
         self.reinsert_reads = dice.choice([0.1, 0.5, 1.0])
-        self.sync_mode: SyncMode = dice.choice(["none", "periodic", "always"])
-        self.eviction: Eviction = "frequency"
+        modes: tuple[SyncMode, ...] = ("none", "periodic", "always")
+        self.sync_mode = dice.choice(modes) if sync_mode is None else sync_mode
+        self.eviction: Eviction = "fifo" if is_exhaustive else "frequency"
+        self.volume_num_min = self.volume_num
+        self.turn = 0
         self.keys = [b"key %d" % number for number in range(dice.randint(5, 14))]
         self.now_ms = 1_790_000_000_000
         self.version = 0
         self.has_given_up = False  # a volume, in any process
         self.broken_steps = 0  # the disk goes on refusing for so many steps
-        self.last: dict[bytes, bytes | None] = dict.fromkeys(self.keys)
+        self.model = Model()
         self.expires: dict[bytes, int] = dict.fromkeys(self.keys, 0)
-        # Values that a refused operation may have written, and that a power loss may bring
-        # back.
-        self.maybe: dict[bytes, set[bytes | None]] = {key: set() for key in self.keys}
-        self.unsynced: dict[bytes, set[bytes | None]] = {
-            key: set() for key in self.keys
-        }
-        # For a power loss.
-        self.synced: dict[bytes, bytes | None] = dict.fromkeys(self.keys)
-        self.since: dict[bytes, list[bytes | None]] = {}
+        self.is_unknown = False
         self.step_name = ""
         self.under_way: set[bytes] = set()
-        self.images = self.rotations = self.copied = 0
+        self.images = self.nested = self.rotations = self.copied = 0
         self.middle: list[tuple[str, dict[bytes, bytes | None]]] = []
+        self.before = dict.fromkeys(self.keys)
         self.fs = SimulatedFileSystem()
+        self.fs.watch = self.watch if is_exhaustive else None
         self.store = self.open(self.fs, self.eviction)
 
     # --- Opening -------------------------------------------------------------------
@@ -186,20 +203,16 @@ class RingRun:
 
     # --- Comparing -----------------------------------------------------------------
 
-    def allowed(self, key: bytes) -> set[bytes | None]:
-        """Return what a get may return if the power was not lost."""
-        last = None if self.is_expired(key) else self.last[key]
-        return {None, last, *self.maybe[key]}
-
-    def allowed_after_power_loss(self, key: bytes) -> set[bytes | None]:
-        """Return what a get may return after a power loss."""
-        return {
-            None,
-            self.synced[key],
-            *self.since.get(key, ()),
-            *self.maybe[key],
-            *self.unsynced[key],
-        }
+    def allowed(self, key: bytes, *, power_lost: bool = False) -> set[bytes | None]:
+        """Return what a get may return."""
+        oldest = inf
+        if self.is_exhaustive and not (self.expires[key] or self.is_unknown):
+            # What no rotation, not even one under way, has reclaimed.
+            oldest = self.turn - self.volume_num_min + 2
+        found = self.model.allowed(key, power_lost=power_lost, oldest=oldest)
+        if not power_lost and self.is_expired(key):
+            found = found - {self.model.last[key]} | self.model.maybe[key] | {None}
+        return found
 
     def values_of(
         self, image: SimulatedFileSystem, *, power_lost: bool = False
@@ -207,17 +220,60 @@ class RingRun:
         """Start on an image; return what each key has."""
         self.images += 1
         eviction: Eviction = "fifo" if self.dice.random() < 0.25 else "frequency"
+        while self.is_exhaustive and self.dice.random() < 0.25:
+            image = self.die_in_recovery(image, eviction, power_lost=power_lost)
         with failing(0, self.images):
             store = self.open(image, eviction)
             found = {key: seen(store.get(key)) for key in self.keys}
         # META.txt may name a volume that was given up, whose header is gone.
-        self.has_given_up |= self.store.stats.given_up_volumes > 0
-        may_lack_header = self.kind == "faults" and self.has_given_up
-        if self.kind != "power" and not may_lack_header | power_lost:
+        if self.kind == "faults":
+            self.has_given_up |= self.store.stats.given_up_volumes > 0
+        if self.kind != "power" and not self.has_given_up | power_lost:
             assert store.recovery.damaged == 0, self.where()
+            assert store.stats.damaged_records == 0, self.where()
+        assert not store.recovery.meta_lost, self.where()
         # Two power losses may leave a gap and take the index file.
         self.is_unknown = bool(store.recovery.unknown)
+        if self.is_exhaustive and self.images % 7 == 0 and self.sync_mode != "none":
+            self.go_on(store, image, found)
         return found
+
+    def die_in_recovery(
+        self, image: SimulatedFileSystem, eviction: Eviction, *, power_lost: bool
+    ) -> SimulatedFileSystem:
+        """Start on an image, crash again in that start; return what is left."""
+
+        def crash(length: int) -> SimulatedFileSystem:
+            if power_lost:
+                return image.after_power_loss(self.dice)
+            return image.after_kill(torn=self.dice.randrange(length) if length else 0)
+
+        left = self.dice.randrange(14)
+        dead = image.dying(left, lambda: self.open(image, eviction), crash)
+        self.nested += dead is not None
+        return dead or crash(0)
+
+    def go_on(
+        self,
+        store: Store,
+        image: SimulatedFileSystem,
+        found: dict[bytes, bytes | None],
+    ) -> None:
+        """Put more keys on an image, lose power and compare: nothing else has changed."""
+        values = {b"new %d" % number: self.dice.randbytes(200) for number in range(3)}
+        for key, value in values.items():
+            store.put(key, value)
+        store.sync()
+        again = self.open(image.after_power_loss(self.dice), self.eviction)
+        for key, value in values.items():
+            assert value_of(again.get(key)) == value, self.where()
+        for key, last in found.items():
+            # The puts may have reclaimed it. But an entry without its record hides an
+            # older one until the entry is lost, too.
+            allowed = {last, None}
+            if last is None:
+                allowed = self.model.allowed(key, power_lost=True)
+            assert seen(again.get(key)) in allowed, (*self.where(), key)
 
     def where(self) -> tuple[object, ...]:
         """Return what identifies the present step."""
@@ -226,9 +282,7 @@ class RingRun:
     def compare(self, found: dict[bytes, bytes | None], *, power_lost: bool) -> None:
         """Compare values with those allowed."""
         for key, value in found.items():
-            allowed = self.allowed(key)
-            if power_lost:
-                allowed = self.allowed_after_power_loss(key)
+            allowed = self.allowed(key, power_lost=power_lost)
             assert value in allowed, (*self.where(), key, value, allowed)
 
     def check(self) -> None:
@@ -247,7 +301,8 @@ class RingRun:
             assert not lost, (*self.where(), what, lost)
         self.middle.clear()
         if self.kind == "power":
-            found = self.values_of(self.fs.after_power_loss(self.dice))
+            left = self.fs.after_power_loss(self.dice)
+            found = self.values_of(left, power_lost=True)
             self.compare(found, power_lost=True)
             if self.sync_mode != "none" and not self.is_unknown:
                 self.check_synced(live, found)
@@ -255,7 +310,7 @@ class RingRun:
         found = self.values_of(self.fs.after_kill())
         self.compare(found, power_lost=False)
         for key, value in live.items():
-            if self.may_expire(key) or found[key] in self.maybe[key]:
+            if self.may_expire(key) or found[key] in self.model.maybe[key]:
                 continue
             if self.kind == "faults" and found[key] is None:
                 continue  # META.txt may name another volume, although that failed.
@@ -268,9 +323,9 @@ class RingRun:
     ) -> None:
         """What was synced, not written since and not reclaimed, survives."""
         for key, value in live.items():
-            if value is None or self.since.get(key) or self.may_expire(key):
+            if value is None or self.model.since.get(key) or self.may_expire(key):
                 continue
-            if value == self.synced[key] and not self.is_copied(key):
+            if value == self.model.synced[key] and not self.is_copied(key):
                 assert found[key] == value, (*self.where(), "unsynced", key, found[key])
 
     def is_copied(self, key: bytes) -> bool:
@@ -290,19 +345,32 @@ class RingRun:
 
     def watch(self, name: str, data: bytes) -> None:
         """See what a crash in the middle of a step would leave."""
-        if self.dice.random() > 0.12:
-            return
-        power_lost = self.kind == "power" or (
-            self.kind == "faults"
-            and self.sync_mode != "none"
-            and self.dice.random() < 0.4
-        )
-        torn = self.dice.randrange(len(data)) if data else 0
-        image = self.image_now(torn, power_lost=power_lost)
-        found = self.values_of(image, power_lost=power_lost)
-        self.compare(found, power_lost=power_lost)
-        if self.kind == "kills":
-            self.middle.append((name, found))
+        for torn in self.torn_lengths(len(data)):
+            power_lost = self.kind == "power" or (
+                self.kind == "faults"
+                and self.sync_mode != "none"
+                and self.dice.random() < 0.4
+            )
+            image = self.image_now(torn, power_lost=power_lost)
+            found = self.values_of(image, power_lost=power_lost)
+            self.compare(found, power_lost=power_lost)
+            if self.kind == "kills":
+                self.middle.append((name, found))
+
+    def torn_lengths(self, length: int) -> Iterable[int]:
+        """Return how much of a write each crash leaves that comes in it."""
+        dice = self.dice
+        if not self.is_exhaustive:
+            if dice.random() > 0.12:
+                return ()
+            return (dice.randrange(length) if length else 0,)
+        if self.kind == "power":
+            return [0] * (2 * EXTENT or 30)
+        if not EXTENT:
+            return range(length or 1)
+        chosen = dice.sample(range(length), min(length, 2 * EXTENT))
+        chosen += dice.sample(_TORN, min(len(_TORN), 2 * EXTENT))
+        return sorted({0, *(torn for torn in chosen if torn < length)})
 
     def image_now(self, torn: int, *, power_lost: bool) -> SimulatedFileSystem:
         """Return what a crash leaves at an operation, which writes a part."""
@@ -357,9 +425,7 @@ class RingRun:
 
     def repair_disk(self) -> None:
         """Let the disk refuse nothing."""
-        self.fs.fail_at = 0
-        self.fs.failing.clear()
-        self.fs.failing_writes.clear()
+        self.fs.recover()
         self.broken_steps = 0
 
     def limit(self) -> None:
@@ -471,20 +537,14 @@ class RingRun:
     def begin(self, key: bytes, value: bytes | None) -> None:
         """Note an operation that begins."""
         self.under_way.add(key)
-        self.maybe[key].add(value)
-        self.unsynced[key].add(value)
+        self.model.begin(key, value)
 
     def acknowledge(self, key: bytes, value: bytes | None, expires: int) -> None:
         """Note that an operation is done."""
-        for refused in self.maybe.values():
-            refused.clear()
-        self.last[key], self.expires[key] = value, expires
-        if self.sync_mode == "always":
-            self.forget_unsynced()
-            self.synced[key] = value
-            self.since.pop(key, None)
-        else:
-            self.since.setdefault(key, []).append(value)
+        self.turn = self.store.usage(volumes=False).active_seq
+        is_synced = self.sync_mode == "always"
+        self.model.acknowledge(key, value, is_synced=is_synced, turn=self.turn)
+        self.expires[key] = expires
 
     def refusable(self, *others: type[Exception]) -> suppress:
         """Bear what the disk refuses, or what there is no memory for, and others."""
@@ -499,13 +559,7 @@ class RingRun:
         # What an earlier process has written is synced only if the disk could be written.
         is_synced = is_stop or self.sync_mode != "none"
         if is_synced and not self.store._log.rings.refusal:
-            self.synced, self.since = dict(self.last), {}
-            self.forget_unsynced()
-
-    def forget_unsynced(self) -> None:
-        """Note that no power loss brings back what was refused before the last one."""
-        for key, refused in self.unsynced.items():
-            refused.intersection_update(self.maybe[key])
+            self.model.note_synced()
 
     def get(self) -> None:
         """Read a few keys, the first ones most."""
@@ -544,30 +598,22 @@ class RingRun:
         """Drop every key."""
         self.step_name = "flush"
         for key in self.keys:
-            self.maybe[key].add(None)
+            self.model.maybe[key].add(None)
         with self.refusable():
             self.store.flush()
-            for key in self.keys:
-                self.maybe[key].clear()
-                self.last[key] = None
-                self.since[key] = []
-            # META.txt is synced.
-            self.synced = dict.fromkeys(self.keys)
-            self.since = {}
+            for key in self.keys:  # META.txt is synced.
+                self.model.drop(key)
 
     def purge(self, prefix: bytes) -> None:
         """Drop every key that begins with a prefix; then no power loss brings it back."""
         self.step_name = "purge"
         keys = [key for key in self.keys if key.startswith(prefix)]
         for key in keys:
-            self.maybe[key].add(None)
+            self.model.maybe[key].add(None)
         with self.refusable():
             self.store.purge(prefix)
             for key in keys:
-                self.last[key] = self.synced[key] = None
-                self.since.pop(key, None)
-                self.maybe[key].clear()
-                self.unsynced[key].clear()
+                self.model.drop(key)
 
     def die(self) -> SimulatedFileSystem:
         """Do steps, and die in the middle of one; return what is left."""
@@ -583,13 +629,13 @@ class RingRun:
         assert left is not None
         return left
 
-    def restart(self) -> None:  # noqa: PLR0915 - All that may change at a restart.
+    def restart(self) -> None:  # noqa: C901, PLR0915 - All that may change.
         """End the process in one of the ways it can end, and start another."""
         self.count()
         ways = {"power": "power", "faults": "kill"}
         way = self.dice.choice(["stop", "kill", ways.get(self.kind, "die")])
         self.step_name = way
-        self.fs.watch = None
+        self.fs.watch = self.watch if self.is_exhaustive else None
         self.repair_disk()
         before = self.fs
         if way == "stop":
@@ -598,20 +644,24 @@ class RingRun:
             self.fs = before.after_kill()
         elif way == "kill":
             for key in filter(self.is_copied, self.keys):  # Until the next sync.
-                self.since.setdefault(key, []).append(self.last[key])
+                self.model.since[key].append(self.model.last[key])
             self.fs = before.after_kill()
         elif way == "die":
             self.fs = self.die()
         else:
             self.fs = before.after_power_loss(self.dice)
-        if self.dice.random() < 0.4:
+        if self.dice.random() < 0.4 and not self.is_exhaustive:
             self.eviction = self.dice.choice(["fifo", "frequency", "frequency"])
         sizes = (self.volume_num, self.volume_size)
         if self.dice.random() < 0.15:
             self.volume_num = self.dice.randint(4, 9)
+            self.volume_num_min = min(self.volume_num, self.volume_num_min)
             self.volume_size = max(1024, self.dice.choice([1024, 1500, 2048]))
             self.step_name += f", sizes {sizes}"
         self.step_name += f", {self.eviction}"
+        if way in {"die", "power"} or sizes[1] != self.volume_size:
+            self.model.turns.clear()
+        self.fs.watch = self.watch if self.is_exhaustive else None
         self.start()
         if way == "power":
             self.adopt()
@@ -620,32 +670,25 @@ class RingRun:
 
     def adopt_refused(self) -> None:
         """Go on with the refused values that a start has found, which are valid now."""
-        for key, refused in self.maybe.items():
-            value = self.peek(key)
+        for key in self.keys:
+            value, refused = self.peek(key), self.model.maybe[key]
             if value is None and self.kind == "kills":
-                self.last[key] = None  # A miss stays one.
+                self.model.last[key] = None  # A miss stays one.
             elif value in refused and value is not None:
-                self.last[key] = value
+                self.model.last[key] = value
                 self.expires[key] = int(value.rpartition(b"|")[2])
-                self.since.setdefault(key, []).append(value)
+                self.model.since[key].append(value)
             refused.clear()
 
     def adopt(self) -> None:
         """Go on with what a power loss has left, which is safe."""
-        for key in self.keys:
-            # Records that are damaged are noticed when they are read.
-            record = self.store.get(key)
-            self.last[key] = seen(record)
+        # Records that are damaged are noticed when they are read.
+        records = {key: self.store.get(key) for key in self.keys}
+        found = {key: seen(record) for key, record in records.items()}
+        self.compare(found, power_lost=True)
+        for key, record in records.items():
+            self.model.adopt(key, found[key])
             self.expires[key] = 0 if record is None else record.expires_ms
-        self.compare(self.last, power_lost=True)
-        for key, value in self.last.items():
-            # Of a record that hides another one, the entry may be left, but not the
-            # record itself: it may hide it until the index file is removed.
-            allowed = self.allowed_after_power_loss(key)
-            self.since[key] = [] if value is not None else [*allowed]
-            self.maybe[key].clear()
-            self.unsynced[key].clear()
-        self.synced = dict(self.last)
 
     def start(self) -> None:
         """Start; a second time if the disk has refused something, or without memory."""

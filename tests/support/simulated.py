@@ -61,13 +61,16 @@ class SimulatedFileSystem:
 
     # --- What a crash leaves -------------------------------------------------------
 
-    def after_kill(self, *, torn: int = 0) -> SimulatedFileSystem:
+    def after_kill(
+        self, *, torn: int = 0, is_continued: bool = False
+    ) -> SimulatedFileSystem:
         """
         Return what the next process finds when this one dies now.
 
         Args:
             torn: How many bytes of the write that is about to happen are written; none
                 unless `tears`.
+            is_continued: Go on to count operations, to the one that fails.
         """
         copies: dict[int, Any] = {}
         found = SimulatedFileSystem(deepcopy(self.root, copies))
@@ -77,6 +80,9 @@ class SimulatedFileSystem:
                 copies[id(file)].change(Write(offset, data[:torn]))
         found.boots = self.boots
         found.capacity = self.capacity
+        if is_continued:
+            found.operations = self.operations
+            found.fail_at, found.fail_with = self.fail_at, self.fail_with
         return found
 
     def tears(self, torn: int) -> bool:
@@ -119,12 +125,6 @@ class SimulatedFileSystem:
         found.boots = self.boots + 1
         found.capacity = self.capacity
         return found
-
-    def go_on_from(self, before: SimulatedFileSystem) -> None:
-        """Continue the counts, watch and faults of the disk before the crash."""
-        self.operations = before.operations
-        self.watch = before.watch
-        self.fail_at, self.fail_with = before.fail_at, before.fail_with
 
     _about: tuple[File, int, bytes] | None = None
 
