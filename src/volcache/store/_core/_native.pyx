@@ -116,7 +116,7 @@ cdef class Calls:
 
 
 cdef ssize_t python_pread(
-    void *context, int fd, void *buffer, size_t length, off_t offset, bint is_cached
+    void *context, int fd, void *buffer, size_t length, off_t offset, c_bool is_cached
 ) noexcept with gil:
     cdef Calls calls = <Calls>context
     cdef bytes data
