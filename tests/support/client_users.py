@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, Self
 
+from support.scripted_server import Peer, ScriptedServer
 from support.waiting import DEADLINE_SECONDS
 from volcache_client import AsyncClient
 from volcache_client.methods import AsyncReader
@@ -21,6 +22,16 @@ PATIENCE: Final[dict[str, Any]] = {"timeout": PATIENT, "connect_timeout": PATIEN
 def client_of(node: Any, **options: Any) -> AsyncClient[bytes]:
     """Return a client with patience."""
     return AsyncClient(getattr(node, "name", node), **{**PATIENCE, **options})
+
+
+@asynccontextmanager
+async def serving(
+    serve: Callable[[Peer], None] | bytes, **options: Any
+) -> AsyncIterator[tuple[ScriptedServer, AsyncClient[bytes]]]:
+    """Run a server, and a client of it in this loop."""
+    with ScriptedServer(serve) as server:
+        async with client_of(server, **options) as client:
+            yield server, client
 
 
 def numbers_of(client: Any) -> Any:

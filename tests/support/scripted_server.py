@@ -100,12 +100,6 @@ class ScriptedServer:
         """How many connections are open."""
         return sum(thread.is_alive() for thread in self._threads)
 
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(self, *_: object) -> None:
-        self.__exit__()
-
     def __enter__(self) -> Self:
         """Begin to accept."""
         self._acceptor.start()

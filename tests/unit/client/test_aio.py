@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from support.client_memory import Memory
-from support.client_users import client_of, until
+from support.client_users import client_of, numbers_of, serving, until
 from support.scripted_server import (
     OK,
     ScriptedServer,
@@ -60,11 +60,6 @@ class Maker:
         return b"made"
 
 
-def remembering(memory: Memory | None = None) -> ScriptedServer:
-    """Return a server that stores values."""
-    return ScriptedServer(answering(memory or Memory()))
-
-
 def leases(server: ScriptedServer) -> list[bytes]:
     """Return the methods of the requests for leases."""
     lines = (request.split(b" ", 2) for request in server.requests)
@@ -88,7 +83,7 @@ def other_tasks() -> set[asyncio.Task[object]]:
 
 async def test_get_in_another_loop_is_an_error() -> None:
     """An error names what to do; the client still works in its own."""
-    async with ScriptedServer(VALUE) as server, client_of(server) as client:
+    async with serving(VALUE) as (_, client):
 
         async def use_elsewhere() -> None:
             with pytest.raises(ClientUsageError, match="belongs to another event loop"):
@@ -123,7 +118,7 @@ def test_client_used_by_one_loop_after_another_ends_with_each() -> None:
 
 async def test_get_or_set_within_its_own_make_is_an_error() -> None:
     """Also in a task that it starts; another key may be made within."""
-    async with remembering() as server, client_of(server) as client:
+    async with serving(answering(Memory())) as (_, client):
 
         async def ask_again() -> bytes:
             with pytest.raises(ClientUsageError, match="would wait for itself"):
@@ -146,7 +141,7 @@ async def test_get_or_set_with_a_cancelled_caller_goes_on_for_the_others(
     cancelled: int,
 ) -> None:
     """Whether or not it was the first."""
-    async with remembering() as server, client_of(server) as client:
+    async with serving(answering(Memory())) as (_, client):
         make = Maker()
         tasks = await callers(client, make, 5)
         tasks[cancelled].cancel()
@@ -164,7 +159,7 @@ async def test_get_or_set_with_all_callers_cancelled_ends_make_and_lease() -> No
 
     The lease is given back in the background: a cancelled task does not wait for a node.
     """
-    async with remembering() as server, client_of(server) as client:
+    async with serving(answering(Memory())) as (server, client):
         make = Maker()
         tasks = await callers(client, make, 5)
         for task in tasks:
@@ -175,13 +170,13 @@ async def test_get_or_set_with_all_callers_cancelled_ends_make_and_lease() -> No
         await until(
             lambda: (
                 leases(server) == [b"PUT", b"DELETE"]
-                and not client.stats()["nodes"][server.name]["in_use"]
+                and not numbers_of(client)["in_use"]
             ),
             "the lease to be given back",
         )
         assert await client.get_or_set("a", lambda: b"later") == b"later"
         assert leases(server) == [b"PUT", b"DELETE"] * 2
-        assert client.stats()["nodes"][server.name]["in_use"] == 0
+        assert numbers_of(client)["in_use"] == 0
     assert not other_tasks()
 
 
@@ -192,10 +187,8 @@ async def test_operation_that_is_cancelled_leaves_no_connection_and_no_count() -
     def answer(request: bytes) -> bytes:
         return memory(request) if b" /ok " in request else b""
 
-    async with (
-        ScriptedServer(answering(answer)) as server,
-        client_of(server, connections_max=1, admin_token="op") as client,  # noqa: S106
-    ):
+    options = {"connections_max": 1, "admin_token": "op"}
+    async with serving(answering(answer), **options) as (server, client):
         for act in (
             partial(client.get, "slow"),
             partial(client.stat, "slow"),
@@ -219,7 +212,7 @@ async def test_operation_that_is_cancelled_leaves_no_connection_and_no_count() -
             await asyncio.gather(*tasks, return_exceptions=True)
             assert all(task.cancelled() for task in tasks)
             assert await client.get("ok") is None
-            numbers = client.stats()["nodes"][server.name]
+            numbers = numbers_of(client)
             assert (numbers["in_use"], numbers["connections"]) == (0, 1)
             assert numbers["failures"] == 0
         assert not other_tasks()
@@ -228,7 +221,7 @@ async def test_operation_that_is_cancelled_leaves_no_connection_and_no_count() -
 
 async def test_operation_that_is_cancelled_at_any_moment_leaves_nothing() -> None:
     """A task is cancelled after each number of turns of the loop."""
-    async with remembering() as server, client_of(server, connections_max=2) as client:
+    async with serving(answering(Memory()), connections_max=2) as (_, client):
         for turns in range(60):
             make = str(turns).encode
             tasks = [
@@ -242,11 +235,11 @@ async def test_operation_that_is_cancelled_at_any_moment_leaves_nothing() -> Non
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            numbers = client.stats()["nodes"][server.name]
+            numbers = numbers_of(client)
             assert numbers["connections"] <= 2
             assert await client.get_or_set(f"k{turns}", make) == make()
         await until(
-            lambda: client.stats()["nodes"][server.name]["in_use"] == 0,
+            lambda: numbers_of(client)["in_use"] == 0,
             "nothing in flight",
         )
     assert not other_tasks()
@@ -258,10 +251,9 @@ async def test_probe_that_is_cancelled_lets_another_caller_probe() -> None:
     is_up = False
     options = {"timeout": 0.05, "failures": 1, "backoff": (1e-9, 1e-9)}
     options |= {"probe_timeout": 30.0, "writes_when_down": "raise"}
-    async with (
-        ScriptedServer(answering(lambda one: memory(one) if is_up else b"")) as server,
-        client_of(server, **options) as client,
-    ):
+    async with serving(
+        answering(lambda one: memory(one) if is_up else b""), **options
+    ) as (server, client):
         with pytest.raises(NodeTimeoutError):
             await client.set("a", b"1")
         probe = asyncio.create_task(client.get("a"))
@@ -272,7 +264,7 @@ async def test_probe_that_is_cancelled_lets_another_caller_probe() -> None:
         await asyncio.gather(probe, return_exceptions=True)
         is_up = True
         assert await client.set("a", b"1")
-        assert client.stats()["nodes"][server.name]["up"]
+        assert numbers_of(client)["up"]
 
 
 # --- The end --------------------------------------------------------------------------
@@ -281,7 +273,7 @@ async def test_probe_that_is_cancelled_lets_another_caller_probe() -> None:
 async def test_close_while_a_value_is_made_ends_it_and_gives_the_lease_back() -> None:
     """Those that wait get an error; no task is left."""
     memory = Memory()
-    async with remembering(memory) as server:
+    with ScriptedServer(answering(memory)) as server:
         client = client_of(server)
         make = Maker()
         tasks = await callers(client, make, 3)
@@ -298,7 +290,7 @@ async def test_close_while_a_value_is_made_ends_it_and_gives_the_lease_back() ->
 
 async def test_close_within_make_does_not_wait_for_itself() -> None:
     """It does not wait for itself; its value reaches the caller."""
-    async with remembering() as server:
+    with ScriptedServer(answering(Memory())) as server:
         client = client_of(server, on_error="miss")
 
         async def make() -> bytes:
@@ -317,8 +309,7 @@ async def test_close_with_operations_in_work_is_an_error_of_each() -> None:
         return OK + b"Content-Length: 5\r\n\r\n" if b" /stream " in request else b""
 
     async with (
-        ScriptedServer(answering(begin)) as server,
-        client_of(server, connections_max=2) as client,
+        serving(answering(begin), connections_max=2) as (server, client),
         client.stream("stream") as stream,
     ):
         assert stream is not None
@@ -327,7 +318,7 @@ async def test_close_with_operations_in_work_is_an_error_of_each() -> None:
         await client.close()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(result) for result in results} == {ClientUsageError}
-        assert client.stats()["nodes"][server.name]["failures"] == 0
+        assert numbers_of(client)["failures"] == 0
         assert not other_tasks()
         with pytest.raises(ClientUsageError, match="client was closed"):
             await stream.read()
@@ -338,7 +329,7 @@ async def test_close_with_operations_in_work_is_an_error_of_each() -> None:
 @pytest.mark.slow
 async def test_client_that_was_not_closed_warns_once() -> None:
     """Not one warning for each connection; they are closed."""
-    async with ScriptedServer(VALUE) as server:
+    with ScriptedServer(VALUE) as server:
         client = client_of(server)
         await client.get("a")
         with warnings.catch_warnings(record=True) as caught:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from support.client_users import client_of, until
+from support.client_users import client_of, numbers_of, serving, until
 from support.scripted_server import (
     OK,
     Peer,
@@ -233,10 +233,10 @@ async def test_connection_that_is_not_used_is_closed(
     """After a while; it is not counted any longer."""
     monkeypatch.setattr(aio_transport, "KEPT_SECONDS", 0.01)
 
-    async with ScriptedServer(VALUE) as server, client_of(server) as client:
+    async with serving(VALUE) as (server, client):
         await client.get("a")
         await until(
-            lambda: not client.stats()["nodes"][server.name]["connections"],
+            lambda: not numbers_of(client)["connections"],
             "the connection to be closed",
         )
         await until(lambda: not server.open, "the server to see it")
@@ -256,9 +256,9 @@ async def test_pool_uses_the_connection_used_last_first() -> None:
             used.append(peer.number)
             peer.send(VALUE)
 
-    async with ScriptedServer(serve) as server, client_of(server) as client:
+    async with serving(serve) as (_, client):
         await asyncio.gather(*(client.get("a") for _ in range(3)))
-        assert client.stats()["nodes"][server.name]["connections"] == 3
+        assert numbers_of(client)["connections"] == 3
         for _ in range(6):
             await client.get("a")
         assert len(set(used[3:])) == 1
@@ -285,10 +285,7 @@ async def test_pool_gives_a_connection_to_tasks_in_their_order() -> None:
         gate.wait(LONG)
         return VALUE
 
-    async with (
-        ScriptedServer(answering(answer)) as server,
-        client_of(server, connections_max=1) as client,
-    ):
+    async with serving(answering(answer), connections_max=1) as (server, client):
         tasks = [asyncio.create_task(client.get(f"{n}")) for n in range(8)]
         await until(lambda: server.requests, "a request")
         tasks[3].cancel()
@@ -314,7 +311,7 @@ async def test_names_that_resolve_slowly_leave_the_threads_of_the_loop_alone(
         return resolve(host, *arguments, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve_slowly)
-    async with ScriptedServer(VALUE) as server:
+    with ScriptedServer(VALUE) as server:
         names = [f"n{number}.test:{server.port}" for number in range(64)]
         clients = [client_of(name) for name in names]
         reads = [asyncio.create_task(client.get("a")) for client in clients]

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from support.client_memory import Memory
-from support.client_users import client_of, numbers_of
+from support.client_users import client_of, numbers_of, serving
 from support.scripted_server import (
     OK,
     Peer,
-    ScriptedServer,
     answering,
     closing,
     value,
@@ -239,10 +238,7 @@ async def test_batch_sends_what_tasks_ask_for_in_one_turn_in_a_row() -> None:
             return b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nno"
         return echoing(request)
 
-    async with (
-        ScriptedServer(answering_in_a_row(8, answer)) as server,
-        client_of(server, batch=True) as client,
-    ):
+    async with serving(answering_in_a_row(8, answer), batch=True) as (server, client):
         keys = [f"key{number}" for number in range(8)]
         found = await asyncio.gather(*map(client.get, keys), return_exceptions=True)
         assert isinstance(found.pop(3), UnavailableError)
@@ -253,10 +249,7 @@ async def test_batch_sends_what_tasks_ask_for_in_one_turn_in_a_row() -> None:
 async def test_batch_with_a_task_that_was_cancelled_answers_the_others() -> None:
     """Whether or not its request was sent."""
     keys = [f"key{number}" for number in range(8)]
-    async with (
-        ScriptedServer(answering(echoing)) as server,
-        client_of(server, batch=True) as client,
-    ):
+    async with serving(answering(echoing), batch=True) as (_, client):
         for turns in range(4):
             tasks = [asyncio.create_task(client.get(key)) for key in keys]
             for _ in range(turns):
@@ -280,9 +273,9 @@ async def test_batch_without_a_server_is_an_error_of_its_own_for_each_task(
 
 async def test_batch_of_tasks_that_ask_for_one_key_asks_once() -> None:
     """Each has a value of its own."""
-    async with (
-        ScriptedServer(value(b"[1]")) as server,
-        client_of(server, batch=True, serializer="json") as client,
+    async with serving(value(b"[1]"), batch=True, serializer="json") as (
+        server,
+        client,
     ):
         found: Any = await asyncio.gather(client.get("a"), client.get("a"))
         one, other = found
