@@ -49,7 +49,7 @@ def key() -> str:
     return f"{os.getpid()}/{next(_numbers)}"
 
 
-def test_values_are_returned_byte_by_byte(driver: Driver, key: str) -> None:
+def test_set_then_get_of_any_bytes_returns_them(driver: Driver, key: str) -> None:
     """One by one, and all at once."""
     keys = {f"{key}/{name.replace(' ', '_')}": name for name in VALUES}
     for one, name in keys.items():
@@ -59,7 +59,9 @@ def test_values_are_returned_byte_by_byte(driver: Driver, key: str) -> None:
     assert found == {one: VALUES[name] for one, name in keys.items()}
 
 
-def test_a_value_is_replaced_and_deleted(driver: Driver, key: str) -> None:
+def test_set_and_delete_of_a_value_replace_and_remove_it(
+    driver: Driver, key: str
+) -> None:
     """And a missing one is a miss."""
     assert driver.get(key) is None
     driver.set(key, b"first, longer")
@@ -70,7 +72,7 @@ def test_a_value_is_replaced_and_deleted(driver: Driver, key: str) -> None:
     assert driver.get_many([key]) == {}
 
 
-def test_keys_may_have_250_bytes(driver: Driver, key: str) -> None:
+def test_set_of_a_key_of_250_bytes_stores_it(driver: Driver, key: str) -> None:
     """Of any that are printed."""
     printed = "".join(map(chr, range(33, 127)))
     for long in ((key + printed * 3)[:250], "x" * (250 - len(key)) + key):
@@ -108,7 +110,7 @@ def test_cas_stores_only_over_the_version_that_was_read(
     assert driver.get(key) is None
 
 
-def test_numbers_are_counted(driver: Driver, key: str) -> None:
+def test_incr_and_decr_count_within_64_bits(driver: Driver, key: str) -> None:
     """Not below 0, and around at 64 bits."""
     driver.set(key, b"41")
     assert driver.incr(key, 1) == 42
@@ -130,7 +132,7 @@ def test_append_and_prepend_add_to_the_value(driver: Driver, key: str) -> None:
     assert driver.get(key) == b"<\0-\r\n>"
 
 
-def test_a_value_that_is_too_large_leaves_the_connection_usable(
+def test_set_of_a_value_too_large_leaves_the_connection_usable(
     driver: Driver, key: str
 ) -> None:
     """The value before it is gone, as the client wanted to replace it."""
@@ -142,7 +144,7 @@ def test_a_value_that_is_too_large_leaves_the_connection_usable(
     assert driver.get(key) is None
 
 
-def test_values_expire(port: int, key: str) -> None:
+def test_values_with_a_time_to_live_expire(port: int, key: str) -> None:
     """After a second, at a time, or at once; a touched one stays."""
     with ExitStack() as stack:
         drivers = [stack.enter_context(closing(kind(port))) for kind in DRIVERS]
@@ -170,7 +172,7 @@ def test_values_expire(port: int, key: str) -> None:
             assert driver.get(f"{one}/touched") == b"x"
 
 
-def test_clients_share_their_values(port: int, key: str) -> None:
+def test_get_by_another_client_returns_the_value(port: int, key: str) -> None:
     """What one stores each other reads."""
     with ExitStack() as stack:
         drivers = [stack.enter_context(closing(kind(port))) for kind in DRIVERS]

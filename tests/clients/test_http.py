@@ -34,7 +34,9 @@ def memcache(instance: MemcacheServer) -> Iterator[Client]:
     client.close()
 
 
-def test_keys_are_decoded_paths(memcache: Client, instance: MemcacheServer) -> None:
+def test_keys_of_memcached_are_decoded_paths_of_http(
+    memcache: Client, instance: MemcacheServer
+) -> None:
     """Any that neither protocol forbids."""
     for key in ("a b".replace(" ", "%20"), "ä/ö?", "x%2fy", "a//b/", "/x", "#", "+&="):
         url = f"{instance.url}/{quote(key, safe='/')}"
@@ -44,7 +46,9 @@ def test_keys_are_decoded_paths(memcache: Client, instance: MemcacheServer) -> N
         assert memcache.get(key) == b"over HTTP"
 
 
-def test_flags_are_a_header(memcache: Client, instance: MemcacheServer) -> None:
+def test_flags_of_memcached_are_a_header_of_http(
+    memcache: Client, instance: MemcacheServer
+) -> None:
     """Of a PUT, too; without it they are 0."""
     url = f"{instance.url}/flags"
     value = {"a": [1, 2]}
@@ -63,7 +67,9 @@ def test_flags_are_a_header(memcache: Client, instance: MemcacheServer) -> None:
     assert memcache.raw_command("get flags", b"END\r\n").startswith(b"VALUE flags 16 1")
 
 
-def test_times_to_live_are_of_both(memcache: Client, instance: MemcacheServer) -> None:
+def test_times_to_live_of_either_protocol_hold_for_both(
+    memcache: Client, instance: MemcacheServer
+) -> None:
     """And change with a touch."""
     url = f"{instance.url}/ttl"
     memcache.set("ttl", b"x", expire=100)
@@ -82,7 +88,7 @@ def test_times_to_live_are_of_both(memcache: Client, instance: MemcacheServer) -
     wait_until(lambda: memcache.get("ttl") is None, "the end of its time to live")
 
 
-def test_a_put_changes_the_cas_unique(
+def test_put_changes_the_cas_unique_and_cas_the_etag(
     memcache: Client, instance: MemcacheServer
 ) -> None:
     """So that what was read before it is not stored over it; and the reverse."""
@@ -101,7 +107,9 @@ def test_a_put_changes_the_cas_unique(
     assert memcache.get("cas") == b"4"
 
 
-def test_a_purge_is_of_both(memcache: Client, instance: MemcacheServer) -> None:
+def test_purge_removes_the_values_of_both_protocols(
+    memcache: Client, instance: MemcacheServer
+) -> None:
     """Whoever stored it."""
     memcache.set("purged/a", b"x")
     memcache.set("kept/a", b"x")

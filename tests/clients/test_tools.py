@@ -44,7 +44,7 @@ class Tools:
 
 
 @pytest.mark.parametrize("protocol", ["text", "binary"])
-def test_files_are_copied_in_and_out(tmp_path: Path, port: int, protocol: str) -> None:
+def test_tools_copy_files_in_and_out(tmp_path: Path, port: int, protocol: str) -> None:
     """With all that the tools can do to them."""
     tools = Tools(tmp_path, port, protocol)
     contents = {
@@ -69,7 +69,9 @@ def test_files_are_copied_in_and_out(tmp_path: Path, port: int, protocol: str) -
 
 
 @pytest.mark.parametrize("protocol", ["text", "binary"])
-def test_statistics_are_shown(tmp_path: Path, port: int, protocol: str) -> None:
+def test_memcstat_shows_the_statistics(
+    tmp_path: Path, port: int, protocol: str
+) -> None:
     """With the names that memcached has; memcping has no binary protocol."""
     assert Tools(tmp_path, port, "text").run("memcping").returncode == 0
     shown = Tools(tmp_path, port, protocol).run("memcstat").stdout.decode()
