@@ -68,7 +68,7 @@ def opened(directory: Path, name: str, **options: Any) -> Store:
         ("bit_rot", {b"fill/1 more": None}, 0),
     ],
 )
-def test_a_directory_of_version_2_is_read(
+def test_open_version_2_reads_every_value(
     tmp_path: Path, name: str, different: dict[bytes, bytes | None], scanned: int
 ) -> None:
     """Every value is read byte for byte, except those damaged on purpose and expired."""
@@ -93,7 +93,7 @@ def test_a_directory_of_version_2_is_read(
     store.close()
 
 
-def test_metadata_of_a_value_is_read(tmp_path: Path) -> None:
+def test_open_version_2_reads_the_metadata(tmp_path: Path) -> None:
     """Times, type, encoding, flags and cache directives are those that were stored."""
     store = opened(tmp_path, "healthy")
     hello, packed = store.get(b"a/hello.txt"), store.get(b"packed")
@@ -118,7 +118,7 @@ def test_metadata_of_a_value_is_read(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_current_code_writes_the_same_bytes(tmp_path: Path) -> None:
+def test_make_version_2_writes_the_same_bytes(tmp_path: Path) -> None:
     """The format does not change by accident."""
     make = runpy.run_path(str(GOLDEN.parent / "make.py"))
     make["make_all"](tmp_path)
@@ -140,7 +140,7 @@ def is_made(path: str) -> bool:
     ("meta", "named"),
     [("intact", "META.txt"), ("missing", "data/0"), ("damaged", "data/0")],
 )
-def test_a_directory_of_version_1_is_refused_and_not_changed(
+def test_open_version_1_is_refused_and_changes_nothing(
     tmp_path: Path, meta: str, named: str, volume_num: int
 ) -> None:
     """The message says why and what to do; the tools that only read refuse it as well."""

@@ -28,7 +28,7 @@ def directory(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.mark.parametrize("lost", ["", "META.txt", "index"])
-def test_what_was_purged_is_a_miss(directory: Path, lost: str) -> None:
+def test_open_with_purges_makes_them_misses(directory: Path, lost: str) -> None:
     """Also if META.txt or the index files are lost."""
     if lost == "index":
         shutil.rmtree(directory / lost)
@@ -43,7 +43,7 @@ def test_what_was_purged_is_a_miss(directory: Path, lost: str) -> None:
     store.close()
 
 
-def test_a_start_makes_the_file_whole(directory: Path) -> None:
+def test_open_with_appended_purges_makes_the_file_whole(directory: Path) -> None:
     """Nothing is appended to an older file before, and an older version reads it."""
     open_fifo(directory, volume_size=2048, volume_num=3).close()
     lines = (directory / "PURGE.txt").read_bytes().splitlines()
@@ -51,7 +51,7 @@ def test_a_start_makes_the_file_whole(directory: Path) -> None:
     assert lines[-1].startswith(b"checksum ")
 
 
-def test_the_tools_leave_out_what_was_purged(
+def test_tools_with_purges_leave_out_what_was_purged(
     directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`dump` names the state, `export` has no files of it, `check` finds nothing."""
@@ -70,7 +70,7 @@ def test_the_tools_leave_out_what_was_purged(
     assert sorted(archived(tmp_path / "out")) == ["tiles/12/b", "tiles/13/a"]
 
 
-def test_a_purge_file_with_a_wrong_bit_is_reported(
+def test_tools_with_a_wrong_bit_in_purge_report_it(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By `check`, and by a start."""

@@ -74,7 +74,7 @@ def check_values(directory: Path, eviction: Eviction = "frequency") -> None:
 
 
 @pytest.mark.parametrize("eviction", ["frequency", "fifo"])
-def test_values_of_both_rings_are_read(
+def test_open_two_rings_reads_every_value(
     tmp_path: Path, name: str, eviction: Eviction
 ) -> None:
     """With either eviction policy, by two processes of which the first is killed."""
@@ -82,7 +82,7 @@ def test_values_of_both_rings_are_read(
         check_values(tmp_path / name, eviction)
 
 
-def test_the_tools_read_both_rings(
+def test_tools_on_two_rings_read_both(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """
@@ -103,7 +103,9 @@ def test_the_tools_read_both_rings(
     check_values(tmp_path / name)
 
 
-def test_dump_names_the_ring_of_each_record(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dump_of_two_rings_names_that_of_each_record(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Ring probation comes first: what follows in ring main is newer."""
     assert cli.main(["dump", str(GOLDEN / "rings_killed")]) == 0
 

@@ -167,7 +167,7 @@ def assert_right(both: Both, change: str) -> None:
 
 @pytest.mark.parametrize("moment", ["read_raw", "promote", "is_current", "sending"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_copy_of_what_another_thread_replaces_is_never_used(
+def test_promote_while_another_thread_changes_the_key_is_never_used(
     both: Both, change: str, moment: str
 ) -> None:
     """Neither at once nor later."""
@@ -178,7 +178,7 @@ def test_copy_of_what_another_thread_replaces_is_never_used(
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_copy_made_just_before_a_change_is_never_used(both: Both, change: str) -> None:
+def test_promote_just_before_a_change_is_never_used(both: Both, change: str) -> None:
     """The change has begun when another thread promotes the key."""
     make, name = CHANGES[change]
     owner: Any = both.store
@@ -198,7 +198,7 @@ def test_copy_made_just_before_a_change_is_never_used(both: Both, change: str) -
     assert_right(both, change)
 
 
-def test_copy_of_a_key_that_is_too_old_for_the_disk_can_be_touched(both: Both) -> None:
+def test_touch_key_of_the_hot_tier_only_stores_it(both: Both) -> None:
     """It is on the disk then, as the same version, and no copy expires earlier."""
     stored = both.cache.put(KEY, b"old", expires_ms=NOW_MS + 9000, flags=7)
     both.cache.get(KEY)
@@ -215,7 +215,7 @@ def test_copy_of_a_key_that_is_too_old_for_the_disk_can_be_touched(both: Both) -
     ]
 
 
-def test_whoever_excludes_others_reads_from_the_disk(both: Both) -> None:
+def test_get_within_exclusive_reads_the_disk(both: Both) -> None:
     """Others would wait for memcached; and nothing is promoted."""
     both.cache.put(KEY, b"old")
     with both.cache.exclusive():
@@ -238,7 +238,7 @@ def test_whoever_excludes_others_reads_from_the_disk(both: Both) -> None:
         ("DELETE", "HTTP_IF_MATCH", "404 Not Found"),
     ],
 )
-def test_condition_is_decided_and_obeyed_at_once(
+def test_condition_with_a_put_meanwhile_is_decided_and_obeyed_at_once(
     both: Both, method: str, condition: str, status: str
 ) -> None:
     """A put of another thread between both waits until the request is done."""
@@ -260,7 +260,7 @@ def test_condition_is_decided_and_obeyed_at_once(
     assert value_of(both.store.get(KEY)) == b"other"
 
 
-def test_two_deletes_of_a_copy_find_it_once(both: Both) -> None:
+def test_delete_twice_of_a_copy_finds_it_once(both: Both) -> None:
     """Of a key that is only in the hot tier."""
     both.cache.put(KEY, b"old")
     both.cache.get(KEY)
