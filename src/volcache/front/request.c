@@ -43,9 +43,9 @@ static const uint8_t CLASSES[256] = {
 
 /* Methods that bjoern's parser knows and that may be passed to it; the first ones in the order of
  * `vc_method`. */
-static const char *const METHODS[] = {"OPTIONS",  "GET",  "HEAD",  "PUT",    "DELETE",
-                                      "PROPFIND", "POST", "MKCOL", "PATCH",  "TRACE",
-                                      "COPY",     "MOVE", "LOCK",  "UNLOCK", "PROPPATCH"};
+static const char *const METHODS[] = {"",        "GET",  "HEAD",   "PUT",      "DELETE", "PROPFIND",
+                                      "OPTIONS", "POST", "MKCOL",  "PATCH",    "TRACE",  "COPY",
+                                      "MOVE",    "LOCK", "UNLOCK", "PROPPATCH"};
 enum { METHOD_COUNT = sizeof(METHODS) / sizeof(METHODS[0]) };
 
 static const struct {
@@ -108,7 +108,7 @@ static vc_head refuse_bad(vc_request *request, const char *why) {
 
 static bool parse_method(vc_request *request, vc_text text) {
     request->method_text = text;
-    for (unsigned i = 0; i < METHOD_COUNT; i++)
+    for (unsigned i = VC_GET; i < METHOD_COUNT; i++)
         if (vc_text_is(text, METHODS[i])) {
             request->method = i <= VC_PROPFIND ? i : VC_OTHER_METHOD;
             return true;
