@@ -78,8 +78,7 @@ static char *put_position(char *to, uint64_t length, const vc_record *record) {
 }
 
 /* A client that is told nothing may guess a lifetime from Last-Modified. */
-static char *put_cache_control(char *to, const vc_record *record, const uint8_t *types,
-                               int64_t remaining_ms) {
+static char *put_cache_control(char *to, const vc_record *record, int64_t remaining_ms) {
     if (record->expires_ms) {
         to = vc_put_text(to, "max-age=");
         to = vc_put_number(to, remaining_ms > 0 ? (uint64_t)remaining_ms / 1000 : 0);
@@ -87,41 +86,39 @@ static char *put_cache_control(char *to, const vc_record *record, const uint8_t 
     } else if (!record->cache_length) {
         return vc_put_text(to, "no-cache");
     }
-    return vc_put_bytes(to, types + record->type_length + record->encoding_length,
+    return vc_put_bytes(to, record->type + record->type_length + record->encoding_length,
                         record->cache_length);
 }
 
 /* Write what follows Content-Type. */
-static char *put_rest(char *to, const vc_record *record, const uint8_t *types, int64_t second,
-                      int64_t remaining_ms) {
+static char *put_rest(char *to, const vc_record *record, int64_t second, int64_t remaining_ms) {
     int64_t stored = (int64_t)(record->stored_us / 1000000);
     to = vc_put_text(to, "\r\nAccept-Ranges: bytes\r\nX-Content-Type-Options: nosniff"
                          "\r\nContent-Security-Policy: sandbox\r\nCache-Control: ");
-    to = put_cache_control(to, record, types, remaining_ms);
+    to = put_cache_control(to, record, remaining_ms);
     if (stored < second) to = vc_put_date(vc_put_text(to, "\r\nLast-Modified: "), stored + 1);
     if (record->encoding_length) {
         to = vc_put_text(to, "\r\nContent-Encoding: ");
-        to = vc_put_bytes(to, types + record->type_length, record->encoding_length);
+        to = vc_put_bytes(to, record->type + record->type_length, record->encoding_length);
     }
     if (record->flags) to = vc_put_number(vc_put_text(to, "\r\nX-Flags: "), record->flags);
     return to;
 }
 
-char *vc_put_unmodified_headers(char *to, const vc_record *record, const uint8_t *types,
-                                int64_t second, int64_t remaining_ms) {
+char *vc_put_unmodified_headers(char *to, const vc_record *record, int64_t second,
+                                int64_t remaining_ms) {
     to = vc_put_text(put_position(to, record->length, record), "\r\nX-Cache: DISK");
-    return put_rest(to, record, types, second, remaining_ms);
+    return put_rest(to, record, second, remaining_ms);
 }
 
 char *vc_put_headers_from(char *to, const char *source, const vc_record *record, uint64_t length,
-                          const uint8_t *types, const uint8_t *key, const vc_types *guess,
-                          int64_t second, int64_t remaining_ms) {
+                          const vc_types *guess, int64_t second, int64_t remaining_ms) {
     to = put_position(to, length, record);
     to = vc_put_bytes(vc_put_text(to, "\r\nX-Cache: "), source, 4);
     to = vc_put_text(to, "\r\nContent-Type: ");
-    if (record->type_length) to = vc_put_bytes(to, types, record->type_length);
-    else to = vc_put_text(to, vc_types_guess(guess, key, record->key_length));
-    return put_rest(to, record, types, second, remaining_ms);
+    if (record->type_length) to = vc_put_bytes(to, record->type, record->type_length);
+    else to = vc_put_text(to, vc_types_guess(guess, record->key, record->key_length));
+    return put_rest(to, record, second, remaining_ms);
 }
 
 char *vc_put_stored_headers(char *to, const vc_record *record) {

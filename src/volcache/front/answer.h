@@ -49,14 +49,12 @@ char *vc_put_tag(char *to, const vc_record *record);
 /* Write Content-Length and all that follows it, without Date and without the last line end.
  *   source        "DISK" or "MEMC";
  *   length        of the body: of the value, or of a part of it;
- *   types         of the record: content type, encoding, cache directives;
  *   remaining_ms  how long the record still lives, if it expires. */
 char *vc_put_headers_from(char *to, const char *source, const vc_record *record, uint64_t length,
-                          const uint8_t *types, const uint8_t *key, const vc_types *guess,
-                          int64_t second, int64_t remaining_ms);
+                          const vc_types *guess, int64_t second, int64_t remaining_ms);
 /* The same for a 304. */
-char *vc_put_unmodified_headers(char *to, const vc_record *record, const uint8_t *types,
-                                int64_t second, int64_t remaining_ms);
+char *vc_put_unmodified_headers(char *to, const vc_record *record, int64_t second,
+                                int64_t remaining_ms);
 /* The same for a PUT that stored a record. */
 char *vc_put_stored_headers(char *to, const vc_record *record);
 

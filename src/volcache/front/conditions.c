@@ -119,6 +119,7 @@ static vc_extent if_range(const vc_request *request, const vc_record *record, in
 vc_extent vc_requested_range(const vc_request *request, const vc_record *record, int64_t second,
                              vc_range *range) {
     vc_text text = request->values[VC_FIELD_RANGE];
+    *range = (vc_range){0, record->length};
     if (!text.at) return VC_WHOLE;
     if (vc_request_repeats(request, 1u << VC_FIELD_RANGE | 1u << VC_FIELD_IF_RANGE) ||
         text.length < 6 || strncasecmp(text.at, "bytes=", 6))

@@ -37,7 +37,7 @@ typedef struct {
 typedef enum { VC_WHOLE, VC_PART, VC_RANGE_UNDECIDED } vc_extent;
 
 /* Find out which bytes of the value of a record a GET asks for. VC_PART: `range`, which is not
- * empty. */
+ * empty; otherwise that is all of them. */
 vc_extent vc_requested_range(const vc_request *request, const vc_record *record, int64_t second,
                              vc_range *range);
 

@@ -37,8 +37,8 @@ static char *read_put_headers(vc_http_job *job, char *to, const vc_record *recor
     const vc_http *http = job->http;
     int64_t second = http->date.second, remaining_ms = read_remaining_ms(job, record);
     to = vc_put_text(to, part ? "HTTP/1.1 206 Partial Content\r\n" : "HTTP/1.1 200 OK\r\n");
-    to = vc_put_headers_from(to, source, record, part ? part->length : record->length, record->type,
-                             record->key, &http->config.types, second, remaining_ms);
+    to = vc_put_headers_from(to, source, record, part ? part->length : record->length,
+                             &http->config.types, second, remaining_ms);
     if (part) {
         to = vc_put_number(vc_put_text(to, "\r\nContent-Range: bytes "), part->first);
         to = vc_put_number(vc_put_text(to, "-"), part->first + part->length - 1);
@@ -56,7 +56,6 @@ static vc_step read_send_value(vc_http_job *job, const vc_record *record, const 
     vc_extent extent = vc_requested_range(job->request, record, job->http->date.second, &part);
     if (extent == VC_RANGE_UNDECIDED) return vc_http_forward(job);
     bool is_part = extent == VC_PART;
-    if (!is_part) part = (vc_range){0, record->length};
     char *end = read_put_headers(job, start, record, is_copy ? "MEMC" : "DISK",
                                  is_part ? &part : NULL);
     bool is_here = (const char *)value >= out->at && (const char *)value < out->at + out->room;
@@ -112,7 +111,6 @@ static vc_step read_send_from_disk(vc_http_job *job, const vc_lookup *at) {
     }
     if (!vc_hand_over(&job->wanted, at)) return vc_http_forward(job);
     bool is_part = extent == VC_PART;
-    if (!is_part) part = (vc_range){0, record.length};
     char *start = vc_http_room(job);
     char *end = read_put_headers(job, start, &record, "DISK", is_part ? &part : NULL);
     vc_out_add(job->out, start, (size_t)(end - start));
@@ -242,12 +240,12 @@ vc_step vc_http_head(vc_http_job *job) {
     int64_t remaining_ms = read_remaining_ms(job, &record);
     if (verdict == VC_TRUE) {
         to = vc_put_headers_from(vc_put_text(to, "HTTP/1.1 200 OK\r\n"), "DISK", &record,
-                                 record.length, record.type, record.key, &http->config.types,
-                                 http->date.second, remaining_ms);
+                                 record.length, &http->config.types, http->date.second,
+                                 remaining_ms);
         return vc_http_send_headers(job, VC_ANSWER_HIT, to, &record, read_ns);
     }
     if (verdict != VC_UNMODIFIED) return vc_http_send_failed(job, verdict, &record);
     to = vc_put_unmodified_headers(vc_put_text(to, "HTTP/1.1 304 Not Modified\r\n"), &record,
-                                   record.type, http->date.second, remaining_ms);
+                                   http->date.second, remaining_ms);
     return vc_http_send_headers(job, VC_ANSWER_UNMODIFIED, to, &record, read_ns);
 }
