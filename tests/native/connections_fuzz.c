@@ -210,8 +210,8 @@ static void open_peer(peer *p) {
 }
 
 static void send_some(peer *p) {
-    static const char *const WORDS[] = {"a\n",   "\r",      "\n",   "L\n",      "C\n", "B\x01\n",
-                                        "B\xff", "B\x7f\n", "word", "\r\n\r\n", "F\n"};
+    static const char *const WORDS[] = {"a\n",   "\r",      "\n",   "L\n",     "C\n", "B\x01\n",
+                                        "B\xff", "B\x7f\n", "word", "B\x04\n", "F\n"};
     static char body[70000];
     unsigned kind = take(COUNT(WORDS) + 3);
     if (kind == COUNT(WORDS)) (void)!send(p->fd, body, SMALL_BODY / 2, MSG_NOSIGNAL);
