@@ -71,41 +71,6 @@ class Instance:
                 assert answer.status == "412 Precondition Failed"
 
 
-def test_condition_with_the_date_of_a_kept_value_is_true(tmp_path: Path) -> None:
-    """As soon as its second is over: 304, 206, and changes are allowed."""
-    with Instance(tmp_path) as instance:
-        instance.wait(999)
-        instance.put(b"value")
-        assert "Last-Modified" not in instance.ask().headers
-        instance.wait(1)
-        answer = instance.ask()
-        date = answer.headers["Last-Modified"]
-        assert date == "Sat, 21 Nov 2026 09:00:01 GMT"
-        for _ in range(3):
-            assert validator(instance.ask()) == date
-            assert instance.ask(If_Modified_Since=date).status[:3] == "304"
-            part = instance.ask(If_Range=date, Range="bytes=1-")
-            assert (part.status[:3], part.body) == ("206", b"alue")
-            assert instance.ask("HEAD", If_Unmodified_Since=date).status[:3] == "200"
-            instance.wait(1_000_000)
-        assert instance.ask("DELETE", If_Unmodified_Since=date).status[:3] == "200"
-
-
-def test_condition_with_a_date_in_the_future_is_false(tmp_path: Path) -> None:
-    """After the clock was set back: the value is sent whole until the date is over."""
-    with Instance(tmp_path) as instance:
-        instance.put(b"value")
-        instance.wait(1500)
-        date = instance.ask().headers["Last-Modified"]
-        instance.machine_ms -= 60_000
-        assert "Last-Modified" not in instance.ask().headers
-        assert instance.ask(If_Modified_Since=date).status[:3] == "200"
-        assert instance.ask(If_Range=date, Range="bytes=0-1").status[:3] == "200"
-        instance.wait(60_000)
-        assert instance.ask(If_Modified_Since=date).status[:3] == "304"
-        assert instance.ask(If_Range=date, Range="bytes=0-1").status[:3] == "206"
-
-
 def play(steps: list[tuple[str, int]]) -> None:
     """
     Store, read, wait and set the clock, in milliseconds.

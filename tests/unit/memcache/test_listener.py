@@ -438,21 +438,6 @@ def test_client_that_sends_no_more_gets_all_replies(talk: Talk) -> None:
         assert found.count(b"VALUE a ") == found.count(b"CLIENT_ERROR ") == 500
 
 
-def test_line_of_a_get_may_have_any_length_and_another_is_closed(talk: Talk) -> None:
-    """A get may have any number of keys; another long line closes, others are served."""
-    with running(talk) as case, case.client() as client, case.client() as other:
-        client.send(b"set k 0 0 1\r\nv\r\nget" + b" k" * 50_000 + b"\r\n")
-        assert client.line() == b"STORED"
-        assert other.ask(b"get k\r\n") == b"VALUE k 0 1"
-        assert client.read(50_000 * 16 + 5).endswith(b"v\r\nEND\r\n")
-        client.send(b"get" + b" x" * 1_000_000 + b" k\r\n")
-        assert client.read(16 + 5) == b"VALUE k 0 1\r\nv\r\nEND\r\n"
-        with suppress(ConnectionError):
-            client.send(b"set" + b" k" * 600_000)
-        assert b"CLIENT_ERROR line too long" in client.rest()
-        wait_until(lambda: case.stats.connections == 1, "the end of its connection")
-
-
 def test_client_that_does_not_read_waits_alone(talk: Talk) -> None:
     """Its commands are executed when it reads; those of others are meanwhile."""
     count = 8000
