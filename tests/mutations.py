@@ -165,7 +165,7 @@ def first_failure(
     # The same examples each time, and no deadline: a slow example is not a failure.
     command += ["--hypothesis-profile=ci"]
     command += [f"--timeout={TEST_SECONDS}"]
-    command += ["-o", f"pythonpath={source} tests", *tests]
+    command += ["-o", f"pythonpath={source} tests tools", *tests]
     environment = {
         **os.environ,
         "PYTHONPATH": str(source),
