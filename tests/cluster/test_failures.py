@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import requests
 
 from support.cluster import Cluster
 from support.load import Load
 from support.machine import ALL_FILES, Machine
 from support.nginx import Nginx, instances_text, with_mode
 from support.process import SHARED, ServerProcess
+from support.wire import exchange
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -25,7 +25,7 @@ PATHS = [f"/failure/{n}" for n in range(60)]
 def filled(cluster: Cluster) -> tuple[str, list[str]]:
     """Store values; return the first instance, and the paths whose keys it has."""
     for path in PATHS:
-        assert cluster.ask("PUT", path, b"value").status_code == 200
+        assert cluster.ask("PUT", path, b"value").status == 200
     name = next(iter(cluster.instances))
     return name, cluster.by_owner(PATHS)[name]
 
@@ -57,17 +57,17 @@ def failing(
 
 def read_until_unready(server: ServerProcess, path: str) -> None:
     """Read a key, which is a 503 each time, until the instance is not ready."""
-    absent = f"{server.url}/failure/absent"
-    assert requests.get(absent, timeout=10).status_code == 404
+    absent = "/failure/absent"
+    assert server.ask("GET", absent).status == 404
     for method in ("GET", "HEAD", "GET"):
-        assert requests.get(f"{server.url}/-/ready", timeout=10).text == "ready\n"
-        answer = requests.request(method, server.url + path, timeout=10)
-        assert answer.status_code == 503
+        assert server.ask("GET", "/-/ready").text == "ready\n"
+        answer = server.ask(method, path)
+        assert answer.status == 503
         assert answer.headers["Retry-After"] == "1"
         assert "X-Cache" not in answer.headers
-    assert requests.get(f"{server.url}/-/ready", timeout=10).status_code == 503
+    assert server.ask("GET", "/-/ready").status == 503
     # It cannot be told any more from a key that the disk hides.
-    assert requests.get(absent, timeout=10).status_code == 503
+    assert server.ask("GET", absent).status == 503
 
 
 def test_instance_whose_disk_cannot_be_read_is_taken_out_until_it_can(
@@ -83,22 +83,20 @@ def test_instance_whose_disk_cannot_be_read_is_taken_out_until_it_can(
     disk.fail_reads_of(ALL_FILES)
     for _ in range(2):
         read = cluster.ask("GET", path)
-        assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
+        assert (read.status, read.headers["X-Cache"]) == (404, "MISS")
         assert read.headers["X-Instance"] == f"127.0.0.1:{server.port}"
-        assert cluster.ask("HEAD", path).status_code == 404
-    assert requests.get(f"{server.url}/-/ready", timeout=10).status_code == 503
+        assert cluster.ask("HEAD", path).status == 404
+    assert server.ask("GET", "/-/ready").status == 503
     for method in ("PUT", "DELETE"):
-        for headers in ({"If-None-Match": "*"}, {"If-Match": "*"}):
-            answer = requests.request(
-                method, cluster.url + path, data=b"x", headers=headers, timeout=10
-            )
-            assert answer.status_code == 503
+        for header in ("If-None-Match: *", "If-Match: *"):
+            answer = cluster.ask(method, path, b"x", header)
+            assert answer.status == 503
             assert answer.headers["Retry-After"] == "1"
-    assert cluster.ask("DELETE", deleted).status_code == 200
+    assert cluster.ask("DELETE", deleted).status == 200
     disk.recover()
-    assert cluster.ask("GET", path).content == b"value"
-    assert cluster.ask("GET", deleted).status_code == 404
-    assert requests.get(f"{server.url}/-/ready", timeout=10).text == "ready\n"
+    assert cluster.ask("GET", path).body == b"value"
+    assert cluster.ask("GET", deleted).status == 404
+    assert server.ask("GET", "/-/ready").text == "ready\n"
     disk.fail_reads_of(ALL_FILES)
     read_until_unready(server, path)
 
@@ -112,7 +110,7 @@ def test_failover_skips_an_instance_whose_disk_cannot_be_read(
     read_until_unready(server, path)
     for _ in range(3):
         read = cluster.ask("GET", path)
-        assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
+        assert (read.status, read.headers["X-Cache"]) == (404, "MISS")
         assert not read.headers["X-Instance"].endswith(f":{server.port}")
 
 
@@ -127,9 +125,9 @@ def test_reads_of_an_unreachable_machine_are_misses(tmp_path: Path) -> None:
             waiting.setblocking(False)  # noqa: FBT003 - The library's signature.
             waiting.connect_ex(full.getsockname())
         with Nginx(tmp_path / "nginx", [name]) as nginx:
-            read = requests.get(f"{nginx.url}/off", timeout=10)
-            assert (read.status_code, read.headers["X-Cache"]) == (404, "MISS")
-            assert requests.put(f"{nginx.url}/off", timeout=10).status_code == 503
+            read = exchange(nginx.port, "GET", "/off")
+            assert (read.status, read.headers["X-Cache"]) == (404, "MISS")
+            assert exchange(nginx.port, "PUT", "/off", b"").status == 503
             assert nginx.logged(' answers="504')
 
 
@@ -160,16 +158,13 @@ def test_failover_reads_and_writes_at_the_next_instance(
     lost = cluster.by_owner(PATHS)[dead]
     cluster.instances[dead].kill()
     for path in lost:
-        assert cluster.ask("GET", path).status_code == 404
+        assert cluster.ask("GET", path).status == 404
     # Each worker detects the failure for itself.
-    statuses = [cluster.ask("PUT", path, b"new").status_code for path in lost]
+    statuses = [cluster.ask("PUT", path, b"new").status for path in lost]
     assert statuses.count(503) <= 2 * len(cluster.nginx.workers())
     stored = [p for p, status in zip(lost, statuses, strict=True) if status == 200]
     assert stored
     for path in stored:
-        assert cluster.ask("GET", path).content == b"new"
-        held = [
-            requests.get(other.url + path, timeout=10).status_code
-            for other in cluster.others(dead)
-        ]
+        assert cluster.ask("GET", path).body == b"new"
+        held = [other.ask("GET", path).status for other in cluster.others(dead)]
         assert sorted(held) == [200, 404]

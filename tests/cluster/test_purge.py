@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Final
 
 import pytest
-import requests
 
 from support.cluster import Cluster
 from support.nginx import SOURCE, with_purges
-from support.process import ADMIN_TOKEN
+from support.process import ADMIN, ADMIN_TOKEN
+from support.wire import Reply
 from volcache_client import Client
 from volcache_client.errors import UnavailableError
 
@@ -26,35 +26,34 @@ def cluster(cluster_with: Callable[..., Cluster]) -> Cluster:
     files = {"volcache.conf": with_purges((SOURCE / "volcache.conf").read_text())}
     running: Cluster = cluster_with(files=files)
     for path in (*PATHS, OTHER):
-        assert running.ask("PUT", path, b"old").status_code == 200
+        assert running.ask("PUT", path, b"old").status == 200
     assert all(running.by_owner(PATHS).values())
     return running
 
 
 def purge(
     cluster: Cluster, query: str = "prefix=a/", *, token: str = ADMIN_TOKEN
-) -> requests.Response:
+) -> Reply:
     """Ask nginx."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    url = f"{cluster.url}/-/purge?{query}"
-    return requests.post(url, headers=headers, timeout=30)
+    header = f"Authorization: Bearer {token}" if token else ""
+    return cluster.ask("POST", f"/-/purge?{query}", b"", header)
 
 
 def left(cluster: Cluster) -> int:
     """Return how many of the values are there."""
-    return sum(cluster.ask("GET", path).status_code == 200 for path in PATHS)
+    return sum(cluster.ask("GET", path).status == 200 for path in PATHS)
 
 
 def test_purge_is_done_by_all_instances(cluster: Cluster) -> None:
     """By a request, and by the client; values stored later stay."""
     answer = purge(cluster)
-    assert (answer.status_code, answer.text) == (
+    assert (answer.status, answer.text) == (
         200,
         "done by all instances: everything stored so far under the prefix is a miss\n",
     )
     assert left(cluster) == 0
-    assert cluster.ask("GET", OTHER).status_code == 200
-    assert cluster.ask("PUT", PATHS[0], b"new").status_code == 200
+    assert cluster.ask("GET", OTHER).status == 200
+    assert cluster.ask("PUT", PATHS[0], b"new").status == 200
     assert left(cluster) == 1
     with Client(cluster.url, admin_token=ADMIN_TOKEN) as client:
         client.purge("a/")
@@ -65,7 +64,7 @@ def test_purge_is_done_by_all_instances(cluster: Cluster) -> None:
 
 def test_purge_as_a_dry_run_changes_nothing(cluster: Cluster) -> None:
     """The query is passed on as it was sent."""
-    assert purge(cluster, "prefix=%61/&dry-run").status_code == 200
+    assert purge(cluster, "prefix=%61/&dry-run").status == 200
     assert left(cluster) == len(PATHS)
 
 
@@ -83,7 +82,7 @@ def test_refusal_of_an_instance_is_passed_on(
 ) -> None:
     """Nothing is purged then."""
     answer = purge(cluster, query, token=token)
-    assert answer.status_code == status
+    assert answer.status == status
     assert answer.text.startswith(text)
     assert left(cluster) == len(PATHS)
 
@@ -94,7 +93,7 @@ def test_purge_fails_if_an_instance_does_not_answer(cluster: Cluster) -> None:
     server.kill()
     for _ in range(4):
         answer = purge(cluster)
-        assert answer.status_code == 503
+        assert answer.status == 503
         assert answer.text.startswith("an instance does not answer; others may have")
         assert answer.headers["Retry-After"] == "1"
     with (
@@ -107,24 +106,19 @@ def test_purge_fails_if_an_instance_does_not_answer(cluster: Cluster) -> None:
 
 def test_purge_with_a_large_body_is_refused(cluster: Cluster) -> None:
     """By nginx; a purge needs none."""
-    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
-    url = f"{cluster.url}/-/purge?prefix=a/"
-    answer = requests.post(url, headers=headers, data=bytes(65 << 20), timeout=30)
-    assert answer.status_code == 413
+    length = f"Content-Length: {65 << 20}"
+    answer = cluster.ask("POST", "/-/purge?prefix=a/", None, f"{ADMIN}\n{length}")
+    assert answer.status == 413
     assert answer.text.startswith("the value is too large")
     assert left(cluster) == len(PATHS)
 
 
 def test_other_paths_of_the_operator_stay_unreachable(cluster: Cluster) -> None:
     """And other methods are refused by the instance."""
-    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
     for path in ("/-/flush", "/-/purge/", "/-/purge/../flush", "/-/reload"):
-        answer = requests.post(f"{cluster.url}{path}", headers=headers, timeout=30)
-        assert answer.status_code in {400, 403}, path
-    answer = requests.get(
-        f"{cluster.url}/-/purge?prefix=a/", headers=headers, timeout=30
-    )
-    assert answer.status_code == 405
+        answer = cluster.ask("POST", path, b"", ADMIN)
+        assert answer.status in {400, 403}, path
+    assert cluster.ask("GET", "/-/purge?prefix=a/", None, ADMIN).status == 405
     assert left(cluster) == len(PATHS)
 
 
@@ -133,6 +127,6 @@ def test_purge_is_off_unless_it_is_allowed(
 ) -> None:
     """As shipped."""
     running = cluster_with()
-    assert running.ask("PUT", "/a/1", b"old").status_code == 200
-    assert purge(running).status_code == 403
-    assert running.ask("GET", "/a/1").status_code == 200
+    assert running.ask("PUT", "/a/1", b"old").status == 200
+    assert purge(running).status == 403
+    assert running.ask("GET", "/a/1").status == 200

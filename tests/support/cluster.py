@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import requests
-
 from support.nginx import SOURCE, Nginx, instances_of
 from support.process import SHARED, Pool, ServerProcess, Servers
+from support.wire import Reply, exchange
 
 _SHIPPED: Final = (SOURCE / "volcache/instances.conf").read_text()
 _PARAMETERS: Final = re.findall(r"^server \S+ (.*);$", _SHIPPED, re.MULTILINE)[0]
@@ -37,9 +36,11 @@ class Cluster:
         """Return all instances but one."""
         return [server for key, server in self.instances.items() if key != name]
 
-    def ask(self, method: str, path: str, body: bytes = b"") -> requests.Response:
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: str = ""
+    ) -> Reply:
         """Send one request to nginx."""
-        return requests.request(method, self.url + path, data=body, timeout=30)
+        return exchange(self.nginx.port, method, path, body, headers)
 
     def by_owner(self, paths: Sequence[str]) -> dict[str, list[str]]:
         """Return paths by the instance that has their keys."""

@@ -12,18 +12,17 @@ import resource
 import socket
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from http import HTTPStatus
 from itertools import count
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any, Final, Generic, Self, TypeVar
 
-import requests
-
 from support.ports import pick_port
 from support.program import Ended, Program, ended
 from support.waiting import comes_true
+from support.wire import ANSWER_SECONDS, Reply, read_reply, request_bytes
 
 SOURCE: Final = Path(__file__).resolve().parents[2] / "src"
 ADMIN_TOKEN: Final = "operator"  # noqa: S105 - Of temporary servers.
@@ -133,20 +132,28 @@ class ServerProcess(Program):
         inherited = super().environment()
         return {**inherited, **settings_environment(settings), **self._environment}
 
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: str = "",
+        seconds: float = ANSWER_SECONDS,
+    ) -> Reply:
+        """Send one request on a new connection and read its response."""
+        with socket.create_connection((self.ip, self.port), seconds) as connection:
+            connection.sendall(request_bytes(method, path, body, headers))
+            return read_reply(connection, method)
+
     def answers(self) -> bool:
         """Whether `/-/healthy` is 200."""
-        connection = http.client.HTTPConnection(self.ip, self.port, timeout=1)
-        try:
-            connection.request("GET", "/-/healthy")
-            return connection.getresponse().status == HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        with suppress(OSError, http.client.HTTPException):
+            return self.ask("GET", "/-/healthy", seconds=1).status == HTTPStatus.OK
+        return False
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, query: str = "") -> dict[str, Any]:
         """Return its statistics."""
-        found: dict[str, Any] = requests.get(f"{self.url}/-/stats", timeout=30).json()
+        found: dict[str, Any] = json.loads(self.ask("GET", f"/-/stats{query}").body)
         return found
 
     def memory(self, field: str = "VmRSS") -> int:
@@ -266,20 +273,12 @@ class Servers(Pool[ServerProcess]):
 
 def is_renewed(server: ServerProcess) -> bool:
     """Delete all values; return whether this was done and all clients have left."""
-    connection = http.client.HTTPConnection(server.ip, server.port, timeout=10)
-    token = {"Authorization": f"Bearer {server.settings['admin_token']}"}
+    token = f"Authorization: Bearer {server.settings['admin_token']}"
 
     def is_alone() -> bool:
-        connection.request("GET", "/-/stats?volumes=0")
-        open_now: int = json.load(connection.getresponse())["server"]["open"]
-        return open_now == 1
+        return bool(server.stats("?volumes=0")["server"]["open"] == 1)
 
-    try:
-        connection.request("POST", "/-/flush", b"", token)
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status == HTTPStatus.OK and comes_true(is_alone, 2)
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+    with suppress(OSError, http.client.HTTPException):
+        flushed = server.ask("POST", "/-/flush", b"", token)
+        return flushed.status == HTTPStatus.OK and comes_true(is_alone, 2)
+    return False

@@ -22,6 +22,11 @@ class Reply(NamedTuple):
     headers: HTTPMessage
     body: bytes
 
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode()
+
 
 def read_reply(connection: socket.socket, method: str = "GET") -> Reply:
     """Read one response, and nothing after it."""
