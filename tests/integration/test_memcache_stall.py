@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import requests
 
 from support.memcache import MemcacheServer
 from support.process import SOURCE
@@ -74,5 +73,5 @@ def test_turns_that_raise_are_a_stall(tmp_path: Path) -> None:
 
 def health(server: MemcacheServer) -> tuple[int, str]:
     """Return status and text of `/-/healthy`."""
-    answer = requests.get(f"{server.url}/-/healthy", timeout=10)
-    return answer.status_code, answer.text
+    answer = server.ask("GET", "/-/healthy")
+    return answer.status, answer.text

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import requests
 
 from support.process import ServerProcess
 from support.waiting import wait_until
@@ -15,8 +14,7 @@ pytestmark = pytest.mark.integration
 
 def put(server: ServerProcess, number: int) -> str:
     """Store a file of 900 kB; return its position."""
-    url = f"{server.url}/file-{number}"
-    return requests.put(url, data=bytes(900_000), timeout=5).headers["X-Position"]
+    return server.ask("PUT", f"/file-{number}", bytes(900_000)).headers["X-Position"]
 
 
 def test_damage_is_found_without_a_request(tmp_path: Path) -> None:
@@ -38,10 +36,10 @@ def test_damage_is_found_without_a_request(tmp_path: Path) -> None:
         server.start()
 
         wait_until(lambda: server.stats()["scrub"]["findings"]["record"], "a finding")
-        metrics = requests.get(f"{server.url}/-/metrics", timeout=5).text
+        metrics = server.ask("GET", "/-/metrics").text
         assert 'volcache_scrub_findings_total{kind="file"} 0.0' in metrics
-        assert requests.get(f"{server.url}/file-0", timeout=5).status_code == 404
-        assert requests.get(f"{server.url}/file-1", timeout=5).status_code == 200
+        assert server.ask("GET", "/file-0").status == 404
+        assert server.ask("GET", "/file-1").status == 200
         wait_until(lambda: "file=data/0 offset=64 " in server.stderr, "the log")
         assert "scrub.damaged" in server.stderr
         assert "what='file-0, 9000" in server.stderr
