@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 
 import pytest
-import requests
 
 from support.extent import step
 from support.process import ServerProcess
@@ -17,28 +17,14 @@ from support.wire import connect
 
 pytestmark = [pytest.mark.integration, pytest.mark.crash, pytest.mark.slow]
 
-DEADLINE_SECONDS = 20.0
-
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """Yield a server with one value, which it must still have at the end."""
     with ServerProcess(tmp_path, settings={"volume_size": 16 << 20}) as running:
-        put(running, "kept", b"value")
+        assert running.ask("PUT", "/kept", b"value").status == 200
         yield running
-        assert get(running, "kept") == b"value"
-
-
-def put(server: ServerProcess, key: str, value: bytes) -> None:
-    """Store a value."""
-    answer = requests.put(f"{server.url}/{key}", data=value, timeout=DEADLINE_SECONDS)
-    assert answer.status_code == 200
-
-
-def get(server: ServerProcess, key: str) -> bytes | None:
-    """Read a value."""
-    answer = requests.get(f"{server.url}/{key}", timeout=DEADLINE_SECONDS)
-    return answer.content if answer.status_code == 200 else None
+        assert running.ask("GET", "/kept").body == b"value"
 
 
 def is_pending(server: ServerProcess) -> bool:
@@ -62,7 +48,8 @@ def test_start_after_any_signal_has_all_values(server: ServerProcess) -> None:
     ordinary = sorted(n for n in signal.valid_signals() if n < signal.SIGRTMIN)
     sample = {*ordinary[:: step(3)], *DEADLY, *HARMLESS, signal.SIGRTMAX}
     for number in sorted(sample - {signal.SIGCONT}):
-        put(server, f"key {int(number)}", b"value %d" % number)
+        path, value = f"/{int(number)}", b"value %d" % number
+        assert server.ask("PUT", path, value).status == 200
         with connect(server.port) as half:
             half.sendall(b"PUT /kept HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\n")
             server.send_signal(number)
@@ -75,13 +62,13 @@ def test_start_after_any_signal_has_all_values(server: ServerProcess) -> None:
                     "the signal to be taken",
                 )
             answered = False
-            with suppress(requests.RequestException):
-                answered = get(server, "kept") == b"value"
+            with suppress(OSError, HTTPException):
+                answered = server.ask("GET", "/kept").body == b"value"
         if not answered:
             server.wait()  # It was on its way out.
         if not server.is_running:
             ended.append(int(number))
             server.start()
-        assert get(server, f"key {int(number)}") == b"value %d" % number
+        assert server.ask("GET", path).body == value
     assert set(ended) >= DEADLY
     assert not HARMLESS & set(ended)

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-import requests
 
 from support.command_line import run_volcache
 from support.memcached import MemcachedProcess
-from support.process import ADMIN_TOKEN, ServerProcess, Servers
+from support.process import ADMIN, ADMIN_TOKEN, ServerProcess, Servers
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -31,16 +30,9 @@ def server(servers: Servers) -> Iterator[ServerProcess]:
         yield server
 
 
-def ask(server: ServerProcess, method: str, path: str, **options: object) -> int:
+def ask(server: ServerProcess, method: str, path: str, body: bytes = b"") -> int:
     """Return the status of an answer."""
-    answer = requests.request(method, server.url + path, timeout=5, **options)  # type: ignore[arg-type]
-    return answer.status_code
-
-
-def purge(server: ServerProcess, query: str) -> int:
-    """Purge; return the status."""
-    token = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
-    return ask(server, "POST", f"/-/purge?{query}", headers=token)
+    return server.ask(method, path, body).status
 
 
 def test_copies_in_memcached_are_purged(
@@ -49,18 +41,16 @@ def test_copies_in_memcached_are_purged(
     """Also when the entry was dropped, and after a stop."""
     tier = {"memc_on": "true", "memc_servers": memcached.address, "memc_timeout": 1}
     with servers.server(SETTINGS | tier) as server:
-        assert ask(server, "PUT", "/a/1", data=b"old") == 200
-        url = f"{server.url}/a/1"
-
-        def is_hot() -> bool:
-            return requests.get(url, timeout=5).headers["X-Cache"] == "MEMC"
-
-        wait_until(is_hot, "a/1 to be hot")
-        assert purge(server, "prefix=a/") == 200
+        assert ask(server, "PUT", "/a/1", b"old") == 200
+        wait_until(
+            lambda: server.ask("GET", "/a/1").headers["X-Cache"] == "MEMC",
+            "a/1 to be hot",
+        )
+        assert server.ask("POST", "/-/purge?prefix=a/", b"", ADMIN).status == 200
         assert ask(server, "GET", "/a/1") == 404
         assert ask(server, "DELETE", "/a/1") == 404
         for number in range(13):
-            assert ask(server, "PUT", f"/{number}", data=bytes(200_000)) == 200
+            assert ask(server, "PUT", f"/{number}", bytes(200_000)) == 200
         assert server.stats()["store"]["purge_entries"] == 0
         assert ask(server, "GET", "/a/1") == 404
         server.restart()
@@ -81,7 +71,7 @@ def test_purge_command_asks_every_instance(
     key = "/a%20+%C3%BC%2525"
     with servers.server(SETTINGS) as other:
         for one in (server, other):
-            assert ask(one, "PUT", key, data=b"") == 200
+            assert ask(one, "PUT", key, b"") == 200
         names = [one.url.removeprefix("http://") for one in (server, other)]
         code, out = run("a +ü%", *names)
         *lines, last = out.splitlines()

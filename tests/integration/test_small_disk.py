@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
 from support.process import ServerProcess
 
@@ -59,15 +58,10 @@ def store_of(server: ServerProcess) -> dict[str, Any]:
 
 def put_many(server: ServerProcess, count: int, first: int = 0) -> set[int]:
     """Store files of 100 kB; return the statuses."""
-    with requests.Session() as session:
-        return {
-            session.put(
-                f"{server.url}/{number % 250}",
-                data=b"%d." % number + bytes(100_000),
-                timeout=30,
-            ).status_code
-            for number in range(first, first + count)
-        }
+    return {
+        server.ask("PUT", f"/{n % 250}", b"%d." % n + bytes(100_000)).status
+        for n in range(first, first + count)
+    }
 
 
 @pytest.mark.parametrize(
@@ -95,11 +89,10 @@ def test_put_on_a_disk_smaller_than_the_settings_is_not_refused(
         server.start()
         assert store_of(server)["disk"]["volumes"] == store["disk"]["volumes"]
         hits = 0
-        session = requests.Session()
         for number in range(50, 300):
-            found = session.get(f"{server.url}/{number % 250}", timeout=10)
-            if found.status_code == 200:
-                assert found.content.startswith(b"%d." % number)
+            found = server.ask("GET", f"/{number % 250}")
+            if found.status == 200:
+                assert found.body.startswith(b"%d." % number)
                 hits += 1
         assert hits >= 40
         assert put_many(server, 60, 300) == {200}
@@ -125,15 +118,13 @@ def test_get_on_a_full_or_read_only_disk_is_answered(tmp_path: Path) -> None:
         server.terminate()
         run("mount", "-o", "remount,ro", disk)
         server.start()
-        answer = requests.put(f"{server.url}/k", data=b"v", timeout=10)
-        assert answer.status_code == 507
+        answer = server.ask("PUT", "/k", b"v")
+        assert answer.status == 507
         assert answer.text.startswith("the disk was read-only when the instance was")
         assert answer.text.count("\n") == 1
-        last = requests.get(f"{server.url}/{359 % 250}", timeout=10)
-        assert last.content.startswith(b"359.")
+        assert server.ask("GET", f"/{359 % 250}").body.startswith(b"359.")
         assert store_of(server)["disk"]["state"] == "read-only"
-        metrics = requests.get(f"{server.url}/-/metrics", timeout=10).text
-        assert "volcache_disk_writable 0.0" in metrics
+        assert "volcache_disk_writable 0.0" in server.ask("GET", "/-/metrics").text
         assert "disk.not_writable" in server.stderr
         server.terminate()
 
