@@ -107,8 +107,8 @@ static void take_events(void) { take_from(&test_reporter.events, take_event); }
 static void read_record(vc_stream *stream) {
     uint8_t *bytes = allocated(stream->found.size);
     vc_record record;
-    stream->status = vc_core_read(test_core, stream->key, stream->key_length, &stream->found, bytes,
-                                  &record);
+    stream->status = vc_core_read(test_core, stream->key, stream->key_length, &stream->found, false,
+                                  bytes, &record);
     free(bytes);
     test_end_read(test_core);
     stream->waited = VC_WAITED_DISK;

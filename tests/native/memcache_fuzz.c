@@ -91,7 +91,7 @@ static vc_mc_result answer_get(vc_mc_asked *asked) {
     vc_lookup at;
     const uint8_t *key = (const uint8_t *)asked->key.at;
     if (!vc_core_lookup(test_core, key, asked->key.length, VC_UNCOUNTED, &at)) return VC_MC_MISS;
-    vc_status status = vc_core_read(test_core, key, asked->key.length, &at, answered,
+    vc_status status = vc_core_read(test_core, key, asked->key.length, &at, false, answered,
                                     &asked->record);
     vc_core_end_read(test_core);
     if (status != VC_OK) return VC_MC_FAILED;
@@ -146,7 +146,7 @@ static void read_cold(const vc_stream *at) {
     uint8_t bytes[CAPACITY];
     vc_record record;
     if (next_random(&current->state) % 2)
-        vc_core_read(test_core, at->key, at->key_length, &at->found, bytes, &record);
+        vc_core_read(test_core, at->key, at->key_length, &at->found, false, bytes, &record);
     test_end_read(test_core);
     cold++;
 }

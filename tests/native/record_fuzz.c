@@ -188,7 +188,7 @@ static vc_status read_once(const wanted *w, const vc_lookup *at, uint64_t *state
     if (part.size > at->size) part.size = at->size;
     uint8_t *head = allocated(part.size), *value = NULL;
     vc_record record = {0};
-    vc_status status = vc_core_read(w->core, w->key, w->key_length, &part, head, &record);
+    vc_status status = vc_core_read(w->core, w->key, w->key_length, &part, false, head, &record);
     size_t got = part.size < available ? part.size : available;
     if (status == VC_SHORT && record.key && record.length <= 1 << 20) {
         CHECK(w->right.has_prefix && got < record.size && !start[AT_KIND]);

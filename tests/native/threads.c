@@ -273,7 +273,7 @@ static vc_status read_found(reader *r, const uint8_t *name, size_t name_length, 
     vc_lookup part = *at;
     if (next_random(&r->random) % 2) part.size = VC_HEAD_BYTES_MAX(name_length);
     if (part.size > at->size) part.size = at->size;
-    vc_status status = vc_core_read(core, name, name_length, &part, head, &record);
+    vc_status status = vc_core_read(core, name, name_length, &part, false, head, &record);
     bool is_apart = status == VC_SHORT && record.key && part.size < at->size;
     if (is_apart) status = vc_core_read_value(core, at, &record, apart);
     r->counts[APART] += is_apart;

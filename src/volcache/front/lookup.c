@@ -39,12 +39,12 @@ static vc_status lookup_read(const vc_wanted *wanted, const vc_lookup *at, vc_re
     size_t length = wanted->key_length;
     if (*how == VC_CACHED_FIRST) {
         errno = 0;
-        vc_status status = functions->read_cached(by->core, key, length, at, bytes, record);
+        vc_status status = functions->read(by->core, key, length, at, true, bytes, record);
         if (status != VC_IO_ERROR || (errno != EOPNOTSUPP && errno != ENOSYS)) return status;
         *how = lookup_is_in_ram(at->fd) ? VC_AT_ONCE : VC_BY_THREADS;
     }
     if (*how == VC_BY_THREADS) return VC_COLD;
-    return functions->read(by->core, key, length, at, bytes, record);
+    return functions->read(by->core, key, length, at, false, bytes, record);
 }
 
 vc_status vc_read_record(const vc_wanted *wanted, const vc_lookup *at, bool is_head, bool waits,

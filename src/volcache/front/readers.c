@@ -94,7 +94,7 @@ static int64_t run(vc_readers *readers, vc_job *job) {
     if (job->work) job->work(job, readers->core, readers->functions);
     else if (bytes)
         job->status = readers->functions->read(readers->core, job->key, job->key_length, &job->at,
-                                               bytes, &record);
+                                               false, bytes, &record);
     free(bytes);
     if (!job->keeps_read) readers->functions->end_read(readers->core);
     int64_t read_ns = vc_monotonic_ns() - started_ns;

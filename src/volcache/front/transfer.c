@@ -23,7 +23,7 @@ static vc_status transfer_read_head(const vc_job *job, vc_core *core,
     size_t most = VC_HEAD_BYTES_MAX(job->key_length);
     if (at.size > most) at.size = most;
     record->key = NULL;
-    vc_status status = functions->read(core, job->key, job->key_length, &at, head, record);
+    vc_status status = functions->read(core, job->key, job->key_length, &at, false, head, record);
     /* Only the value is short, if the head was decoded. */
     return status == VC_SHORT && record->key ? VC_OK : status;
 }

@@ -459,7 +459,7 @@ cdef class Index:
             return None if is_absent and not is_stale else False
         if at.size <= SMALL_BYTES:
             with nogil:
-                status = vc_core_read(self.core, name, length, &at, buffer, &record)
+                status = vc_core_read(self.core, name, length, &at, False, buffer, &record)
         vc_core_end_read(self.core)
         if status != VC_OK or record.expires_ms and self.is_over(record.expires_ms):
             self.calls.error = None
@@ -755,7 +755,7 @@ cdef tuple read_record(vc_core *core, bytes key, const vc_lookup *at):
         first.size = min(at.size, VC_HEAD_BYTES_MAX(length))
     record.key = NULL
     with nogil:
-        status = vc_core_read(core, name, length, &first, bytes_read, &record)
+        status = vc_core_read(core, name, length, &first, False, bytes_read, &record)
     if status == VC_OK:
         value = (<char *>bytes_read)[record.prefix : record.size]
     elif status == VC_SHORT and record.key and first.size < at.size:

@@ -541,24 +541,17 @@ vc_status vc_core_check(vc_core *core, const uint8_t *key, size_t key_length, co
     return status == VC_OK && record->size != length ? VC_DAMAGED : status;
 }
 
-vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_length,
-                              const vc_lookup *at, uint8_t *record_bytes, vc_record *record) {
-    ssize_t got = vc_pread(&core->calls, at->fd, record_bytes, at->size, at->offset, true);
-    if (got < 0) return errno == EAGAIN ? VC_COLD : VC_IO_ERROR;
-    vc_status status = check_record(core, key, key_length, at, record_bytes, (size_t)got, record);
-    /* Maybe only the first pages of it are in memory. */
-    bool is_cold = status != VC_OK && status != VC_PURGED && status != VC_OUTDATED &&
-                   (size_t)got < at->size;
-    return is_cold ? VC_COLD : status;
-}
-
 void vc_core_end_read(vc_core *core) { atomic_fetch_sub(&core->readers, 1); }
 
 vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length, const vc_lookup *at,
-                       uint8_t *record_bytes, vc_record *record) {
-    ssize_t got = vc_pread(&core->calls, at->fd, record_bytes, at->size, at->offset, false);
-    if (got < 0) return VC_IO_ERROR;
-    return check_record(core, key, key_length, at, record_bytes, (size_t)got, record);
+                       bool is_cached, uint8_t *record_bytes, vc_record *record) {
+    ssize_t got = vc_pread(&core->calls, at->fd, record_bytes, at->size, at->offset, is_cached);
+    if (got < 0) return is_cached && errno == EAGAIN ? VC_COLD : VC_IO_ERROR;
+    vc_status status = check_record(core, key, key_length, at, record_bytes, (size_t)got, record);
+    /* Maybe only the first pages of it are in memory. */
+    bool is_cold = is_cached && status != VC_OK && status != VC_PURGED && status != VC_OUTDATED &&
+                   (size_t)got < at->size;
+    return is_cold ? VC_COLD : status;
 }
 
 vc_status vc_core_read_value(vc_core *core, const vc_lookup *at, const vc_record *record,
@@ -679,11 +672,10 @@ static bool write_parts(vc_writer *writer, struct iovec *parts, int count, uint6
     return true;
 }
 
-static void core_add_line(vc_writer *writer, const vc_put *put) {
-    const vc_record *record = &put->record;
-    /* A deletion has neither offset nor size in the index file. */
-    vc_writer_add_entry(writer, put->key, record->key_length, record->kind ? 0 : record->offset,
-                        record->kind ? 0 : record->size);
+bool vc_writer_add_record(vc_writer *writer, const uint8_t *key, size_t length,
+                          const vc_record *record) {
+    return vc_writer_add_entry(writer, key, length, record->kind ? 0 : record->offset,
+                               record->kind ? 0 : record->size);
 }
 
 static bool sync_volume(const vc_writer *writer) {
@@ -703,7 +695,7 @@ vc_status vc_writer_append(vc_writer *writer, vc_put *put, bool sync) {
     if (sync && !sync_volume(writer)) return VC_SYNC_ERROR;
     writer->end = end;
     if (sync) writer->synced_end = end;
-    core_add_line(writer, put);
+    vc_writer_add_record(writer, put->key, record->key_length, record);
     return VC_OK;
 }
 
@@ -846,7 +838,7 @@ static size_t write_run(vc_core *core, vc_put *const *puts, size_t count, group 
         put->started_ns = started_ns;
         set_time(core, put);
         encode_record(writer, put, run.end, prefixes + used);
-        core_add_line(writer, put);
+        vc_writer_add_record(writer, put->key, record->key_length, record);
         parts[part_count++] = (struct iovec){prefixes + used, record->prefix};
         if (record->length)
             parts[part_count++] = (struct iovec){(void *)put->value, record->length};

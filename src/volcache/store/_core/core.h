@@ -181,22 +181,19 @@ bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool co
 /* The most that can be before the value of a key. */
 #define VC_HEAD_BYTES_MAX(key_length) (VC_OVERHEAD_BYTES + VC_TYPES_BYTES_MAX + (key_length))
 
-/* Read at->size bytes of the record that was looked up, and check it. VC_DAMAGED, VC_OTHER_KEY,
+/* Read at->size bytes of the record that was looked up, and check it. `is_cached`: without waiting
+ * for the disk; VC_COLD if not all of it is in memory. VC_DAMAGED, VC_OTHER_KEY,
  * VC_PURGED, VC_IO_ERROR: nothing can be used. VC_SHORT: the value is longer; all before it is right
  * if record->key was set. VC_OUTDATED: a purge that covers the record may have been dropped with its
  * volume since the lookup. */
 vc_status vc_core_read(vc_core *core, const uint8_t *key, size_t key_length, const vc_lookup *at,
-                       uint8_t *record_bytes, vc_record *record);
+                       bool is_cached, uint8_t *record_bytes, vc_record *record);
 /* Read the value of a record of which all before it was read, and check that. */
 vc_status vc_core_read_value(vc_core *core, const vc_lookup *at, const vc_record *record,
                              uint8_t *value);
 /* As `vc_core_read` for `length` bytes of a copy of the record that was looked up. */
 vc_status vc_core_check(vc_core *core, const uint8_t *key, size_t key_length, const vc_lookup *at,
                         const uint8_t *copy, size_t length, vc_record *record);
-/* As `vc_core_read` if the whole record is in memory; otherwise VC_COLD. Does not wait for the
- * disk. */
-vc_status vc_core_read_cached(vc_core *core, const uint8_t *key, size_t key_length,
-                              const vc_lookup *at, uint8_t *record_bytes, vc_record *record);
 /* Whether a byte of the record that was looked up is in memory; true if that is not known. */
 bool vc_core_is_cached(vc_core *core, const vc_lookup *at, uint64_t offset);
 void vc_core_end_read(vc_core *core);

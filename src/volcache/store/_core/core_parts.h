@@ -82,6 +82,9 @@ static inline void vc_core_unlock(vc_core *core) VC_RELEASES(core->mutex) {
 /* Whether an entry can have this position. A file whose checksums are right may still name
  * any numbers. */
 bool vc_core_is_position(const vc_core *core, uint64_t offset, uint64_t size);
+/* Add the entry of a record: a deletion has neither offset nor size in the index file. */
+bool vc_writer_add_record(vc_writer *writer, const uint8_t *key, size_t length,
+                          const vc_record *record);
 /* Keep a change for later: many together, sorted, miss the cache less often. Returns false without
  * memory. Any other call for the index applies those that are kept. */
 bool vc_core_add_change(vc_core *core, const vc_change *change);

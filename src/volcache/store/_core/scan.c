@@ -79,8 +79,7 @@ static bool scan_pass_line(vc_scan *scan, const vc_record *record) {
     }
     vc_writer *expected = &scan->expected;
     expected->lines_used = 0;
-    if (!vc_writer_add_entry(expected, key, length, record->kind ? 0 : record->offset,
-                             record->kind ? 0 : record->size) ||
+    if (!vc_writer_add_record(expected, key, length, record) ||
         expected->lines_used > (size_t)(end - line) ||
         memcmp(line, expected->lines, expected->lines_used))
         return false;
@@ -129,15 +128,13 @@ static bool scan_pass_run(vc_scan *scan, vc_event *run) {
     uint64_t limit = scan->at + scan->step;
     vc_record record;
     while (scan->at < limit && scan_read_intact(scan, &record)) {
-        bool is_value = !record.kind;
         vc_change change = {.offset = record.offset, .slot = scan->slot};
-        change.size = is_value ? (uint32_t)record.size : VC_TOMBSTONE;
+        change.size = record.kind ? VC_TOMBSTONE : (uint32_t)record.size;
         if (core) change.fingerprint = vc_core_fingerprint(core, record.key, record.key_length);
         if (core && !scan_may_set(core, &change, record.size, is_compared)) break;
         if (!scan->writer && scan->lines && !scan_pass_line(scan, &record)) break;
         if (scan->writer &&
-            !vc_writer_add_entry(scan->writer, record.key, record.key_length,
-                                 is_value ? record.offset : 0, is_value ? record.size : 0))
+            !vc_writer_add_record(scan->writer, record.key, record.key_length, &record))
             return false;
         if (core && !vc_core_add_change(core, &change)) return false;
         scan->at += record.size;
