@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -27,58 +28,51 @@ ADDRESS = "not the address of an instance; allowed are HOST:PORT"
 ENVIRON = "/proc/self/environ"  # Has zero bytes.
 # Wrong arguments, and what the line says.
 REFUSED = {
-    ("serve", "a", "b"): 'unexpected argument: b; see "volcache serve --help"',
-    ("sevre",): "argument COMMAND: invalid choice: 'sevre' (choose from 'serve', ",
-    ("--jsn", "check", "a"): "unexpected argument: --jsn; see ",
-    ("check", "a", "--jso"): "unexpected argument: --jso; see ",
-    ("get", "k", "--time"): "unexpected argument: --time; see ",
-    ("get", "-x5", "k"): "unexpected argument: -x5; ",
-    ("get", "k", "-o"): "argument -o/--output: expected one argument; ",
-    ("get", "a\nb"): "bad key: it holds the control byte 0x0A",
-    ("get", "a%0Ab", "--encoded"): "bad key: it holds the control byte 0x0A",
-    ("get", ""): "bad key: ",
-    ("get", "--", "-/stats"): 'bad key: the prefix "-/" is reserved',
-    ("get", "k", "h:1", "-t", "h:1"): "the arguments: h:1 is also in the arguments",
-    ("ls", "a"): "no token: set VOLCACHE_ADMIN_TOKEN",
-    ("ls", "a", "--token-file", "/none"): "/none: cannot be read",
-    ("get", "/a"): "bad key /a: it begins with a slash; the key of this path is a",
-    ("get", "--encoded", "%2Fa"): "bad key %2Fa: it begins with a slash; the key",
-    ("put", "//a/", __file__): "bad key //a/: it begins with a slash; the key",
-    ("rm", "/-/a"): "bad key /-/a: it begins with a slash; the key",
-    ("get", "k", "nowhere"): f"nowhere: {ADDRESS}",
-    ("get", "k", "http://h:1/p"): "'http://h:1/p' is not the address of a node",
-    ("load", __file__, "http://h:1/p"): "'http://h:1/p' is not the address of a node",
-    ("get", "k", "--timeout", "0"): f"argument --timeout: '0' {SECONDS}above 0",
-    ("get", "k", "--token-file", "/none"): "/none",
-    ("rm", "../x"): "bad key: ",
-    ("rm", "a", "b"): f"b: {ADDRESS}",
-    ("rm", "a:1"): "a:1: looks like an address, and is in the place of KEY; give the",
-    (
-        "ls",
-        "http://a",
-    ): "http://a: looks like an address, and is in the place of PREFIX",
-    (
-        "put",
-        "k",
-        "a:1",
-    ): "a:1: looks like an address, and is in the place of FILE; give",
-    ("get", "k", "--json"): 'unexpected argument: --json; see "volcache get --help"',
-    ("put", "k", "--max-age=-1"): "argument --max-age: ",
-    ("put", "k", "--content-type", "a\r\nb"): "Content-Type: ",
-    ("stats", "127.0.0.1"): f"127.0.0.1: {ADDRESS}",
-    ("stats", "--interval", "1", "--once"): "--once and --interval exclude",
-    ("files",): "give either DIR, where to write the files, or --list\n",
-    ("files", "--list", "x"): "give either DIR, where to write the files, or --list\n",
-    ("purge", "b", "h:1", "ftp://x", "--token-file", __file__): f"ftp://x: {ADDRESS}",
-    ("purge", "b", "h:1"): "no token: set VOLCACHE_ADMIN_TOKEN",
-    ("purge", "b", "h:1", "--token-file", ENVIRON): f"{ENVIRON}: the token has control",
-    ("cluster", "status", "missing"): "missing: not the address of an instance",
-    ("cluster", "status", "--timeout", "nan"): "argument --timeout: 'nan' ",
-    ("cluster", "top", "--interval", "x"): f"argument --interval: 'x' {SECONDS}above 0",
-    ("cluster", "flush", "h:1", "--yes"): "no token: set VOLCACHE_ADMIN_TOKEN",
-    ("get",): 'the following arguments are required: KEY; see "volcache get',
-    ("cluster", "render", "x"): "the following arguments are required: -i/--inventory",
-    ("cluster", "render", "x", "-i", "no.toml"): "no.toml: cannot be read: No such",
+    "serve a b": 'unexpected argument: b; see "volcache serve --help"',
+    "sevre": "argument COMMAND: invalid choice: 'sevre' (choose from 'serve', ",
+    "--jsn check a": "unexpected argument: --jsn; see ",
+    "check a --jso": "unexpected argument: --jso; see ",
+    "get k --time": "unexpected argument: --time; see ",
+    "get -x5 k": "unexpected argument: -x5; ",
+    "get k -o": "argument -o/--output: expected one argument; ",
+    "get 'a\nb'": "bad key: it holds the control byte 0x0A",
+    "get a%0Ab --encoded": "bad key: it holds the control byte 0x0A",
+    "get ''": "bad key: ",
+    "get -- -/stats": 'bad key: the prefix "-/" is reserved',
+    "get k h:1 -t h:1": "the arguments: h:1 is also in the arguments",
+    "ls a": "no token: set VOLCACHE_ADMIN_TOKEN",
+    "ls a --token-file /none": "/none: cannot be read",
+    "get /a": "bad key /a: it begins with a slash; the key of this path is a",
+    "get --encoded %2Fa": "bad key %2Fa: it begins with a slash; the key",
+    f"put //a/ {__file__}": "bad key //a/: it begins with a slash; the key",
+    "rm /-/a": "bad key /-/a: it begins with a slash; the key",
+    "get k nowhere": f"nowhere: {ADDRESS}",
+    "get k http://h:1/p": "'http://h:1/p' is not the address of a node",
+    f"load {__file__} http://h:1/p": "'http://h:1/p' is not the address of a node",
+    "get k --timeout 0": f"argument --timeout: '0' {SECONDS}above 0",
+    "get k --token-file /none": "/none",
+    "rm ../x": "bad key: ",
+    "rm a b": f"b: {ADDRESS}",
+    "rm a:1": "a:1: looks like an address, and is in the place of KEY; give the",
+    "ls http://a": "http://a: looks like an address, and is in the place of PREFIX",
+    "put k a:1": "a:1: looks like an address, and is in the place of FILE; give",
+    "get k --json": 'unexpected argument: --json; see "volcache get --help"',
+    "put k --max-age=-1": "argument --max-age: ",
+    "put k --content-type 'a\r\nb'": "Content-Type: ",
+    "stats 127.0.0.1": f"127.0.0.1: {ADDRESS}",
+    "stats --interval 1 --once": "--once and --interval exclude",
+    "files": "give either DIR, where to write the files, or --list\n",
+    "files --list x": "give either DIR, where to write the files, or --list\n",
+    f"purge b h:1 ftp://x --token-file {__file__}": f"ftp://x: {ADDRESS}",
+    "purge b h:1": "no token: set VOLCACHE_ADMIN_TOKEN",
+    f"purge b h:1 --token-file {ENVIRON}": f"{ENVIRON}: the token has control",
+    "cluster status missing": "missing: not the address of an instance",
+    "cluster status --timeout nan": "argument --timeout: 'nan' ",
+    "cluster top --interval x": f"argument --interval: 'x' {SECONDS}above 0",
+    "cluster flush h:1 --yes": "no token: set VOLCACHE_ADMIN_TOKEN",
+    "get": 'the following arguments are required: KEY; see "volcache get',
+    "cluster render x": "the following arguments are required: -i/--inventory",
+    "cluster render x -i no.toml": "no.toml: cannot be read: No such",
 }
 GOLDEN = ROOT / "tests" / "golden" / "v2"
 # What cannot be used, of the files that the test makes, and what the line says.
@@ -113,7 +107,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 def test_wrong_arguments_print_one_line_and_exit_2(run: Run) -> None:
     """Exit code 2, and what is allowed or where to find help."""
     for words, message in REFUSED.items():
-        code, out, err = run(*words)
+        code, out, err = run(*shlex.split(words))
         assert (code, out, err.count("\n")) == (2, "", 1), words
         assert err.startswith(f"volcache: {message}"), words
 
