@@ -103,15 +103,8 @@ def test_load_from_standard_input_reads_archive_or_list(
         code, lines = load(source, cluster[0], "--prefix", prefix, data=data)
         assert (code, len(lines)) == (0, 1)
         assert values_at(cluster[1], prefix, FILES) == FILES
-    done = subprocess.run(
-        [sys.executable, "-c", VOLCACHE, "load", "-", str(cluster[0])],
-        input=names.encode(),
-        env={"PYTHONPATH": str(SOURCE)},
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
+    words = "load", "-", str(cluster[0])
+    done = run_volcache(*words, data=names.encode(), folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, b"")
     assert values_at(cluster[1], f"{folder.name}/", FILES) == FILES
 
@@ -222,15 +215,8 @@ def test_load_after_ctrl_c_resumes(folder: Path, tmp_path: Path) -> None:
         process.wait(timeout=60)  # The pipe stays open.
         process.communicate()
         assert (process.returncode, state.read_text()) == (130, "800\n")
-        found = subprocess.run(
-            [sys.executable, "-c", VOLCACHE, *words],
-            env={"PYTHONPATH": str(SOURCE)},
-            cwd=folder,
-            input=b"".join(names),
-            capture_output=True,
-            check=True,
-            timeout=60,
-        )
+        found = run_volcache(*words, data=b"".join(names), folder=folder)
+        assert found.returncode == 0
         summary = json.loads(found.stdout.splitlines()[-1])["summary"]
         assert (summary["skipped"], summary["files"]) == (800, 700)
         assert sorted(stored) == sorted(f"/{name}".encode() for name in FILES)

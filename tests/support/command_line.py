@@ -72,13 +72,14 @@ def run_unheard(
 
 
 def run_volcache(
-    *argv: str, data: bytes = b"", **settings: str
+    *argv: str, data: bytes = b"", folder: str | Path | None = None, **settings: str
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command in a process of its own, with settings in its environment."""
     path = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE)}
     return subprocess.run(
         [sys.executable, "-c", VOLCACHE, *argv],
         env=path | settings_environment(settings),
+        cwd=folder,
         input=data,
         capture_output=True,
         check=False,

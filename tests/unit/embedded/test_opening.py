@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import volcache
 from support.embedded import CAPACITY, open_small
 from support.process import SOURCE
+from support.program import ended
 from support.stores import kill, open_store, value_of
 from support.tables import each_row
 from volcache.cli.check import check
@@ -199,10 +199,5 @@ def test_import_and_open_load_no_server_module() -> None:
         "    'asyncio', 'http.client', 'volcache.http', 'volcache.hot', 'pickle']\n"
         "print(json.dumps([first, [name for name in names if name in sys.modules]]))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        capture_output=True,
-        check=True,
-        env={"PYTHONPATH": str(SOURCE)},
-    )
+    done = ended([sys.executable, "-c", text], {"PYTHONPATH": str(SOURCE)})
     assert json.loads(done.stdout) == [["volcache"], []]

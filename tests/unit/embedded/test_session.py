@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import pytest
 
 from support.embedded import Cache, open_small, owner_of
 from support.process import SOURCE
+from support.program import Ended, ended
 from support.waiting import wait_until
 from volcache_client.errors import ClientUsageError, StorageError
 
@@ -123,20 +123,14 @@ def test_close_waits_for_calls_of_other_threads(tmp_path: Path) -> None:
         assert found == stored
 
 
-def run_program(path: Path, text: str) -> subprocess.CompletedProcess[str]:
+def run_program(path: Path, text: str) -> Ended:
     """Run a program with a cache until it ends."""
     head = (
         "import os, sys, volcache\n"
         "cache = volcache.open(sys.argv[1], capacity='8MiB', sync_interval=3600)\n"
     )
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", head + text, str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={"PYTHONPATH": str(SOURCE)},
-    )
+    words = [sys.executable, "-W", "error", "-c", head + text, str(path)]
+    return ended(words, {"PYTHONPATH": str(SOURCE)})
 
 
 @pytest.mark.slow
