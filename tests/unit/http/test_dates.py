@@ -71,6 +71,21 @@ class Instance:
                 assert answer.status == "412 Precondition Failed"
 
 
+def test_condition_with_a_date_in_the_future_is_false(tmp_path: Path) -> None:
+    """After the clock was set back: the value is sent whole until the date is over."""
+    with Instance(tmp_path) as instance:
+        instance.put(b"value")
+        instance.wait(1500)
+        date = instance.ask().headers["Last-Modified"]
+        instance.machine_ms -= 60_000
+        assert "Last-Modified" not in instance.ask().headers
+        assert instance.ask(If_Modified_Since=date).status[:3] == "200"
+        assert instance.ask(If_Range=date, Range="bytes=0-1").status[:3] == "200"
+        instance.wait(60_000)
+        assert instance.ask(If_Modified_Since=date).status[:3] == "304"
+        assert instance.ask(If_Range=date, Range="bytes=0-1").status[:3] == "206"
+
+
 def play(steps: list[tuple[str, int]]) -> None:
     """
     Store, read, wait and set the clock, in milliseconds.
