@@ -19,7 +19,7 @@ from pymemcache.exceptions import MemcacheServerError  # noqa: TID251
 
 from support.fetched import fetched_program
 from support.memcache import MemcacheServer
-from support.memcache_clients import PYLIBMC, SECONDS
+from support.memcache_clients import SECONDS
 from support.nginx import Nginx
 from support.ports import pick_port
 from support.recipes import Daemon, snippet
@@ -160,28 +160,6 @@ def test_twemproxy_spreads_keys_and_waits_for_an_instance(
             client.get_many(KEYS)
         instances[0].restart()
         wait_until(lambda: has_all(client, values), "the instance to be used again")
-
-
-def test_libmemcached_chooses_the_same_instance_as_twemproxy(
-    tmp_path: Path, instances: list[MemcacheServer]
-) -> None:
-    """With weighted ketama; so what it stores directly is found through twemproxy."""
-    if PYLIBMC is None:
-        pytest.skip("pylibmc is not installed")
-    direct = PYLIBMC.Client(
-        [server.memcache_address for server in instances],
-        behaviors={"ketama_weighted": True},
-    )
-    for key in KEYS:
-        direct.set(key, key.encode())
-    with (
-        Twemproxy(tmp_path, instances) as proxy,
-        closing(connect(proxy.port)) as client,
-    ):
-        assert client.get_many(KEYS) == {key: key.encode() for key in KEYS}
-        forget(instances)
-        client.set_many(dict.fromkeys(KEYS, b"x"))
-        assert direct.get_multi(KEYS) == dict.fromkeys(KEYS, b"x")
 
 
 def test_pymemcache_follows_the_ring_of_nginx(
