@@ -59,9 +59,7 @@ def test_set_then_get_of_any_bytes_returns_them(driver: Driver, key: str) -> Non
     assert found == {one: VALUES[name] for one, name in keys.items()}
 
 
-def test_set_and_delete_of_a_value_replace_and_remove_it(
-    driver: Driver, key: str
-) -> None:
+def test_set_and_delete_replace_and_remove_a_value(driver: Driver, key: str) -> None:
     """And a missing one is a miss."""
     assert driver.get(key) is None
     driver.set(key, b"first, longer")
@@ -172,7 +170,7 @@ def test_values_with_a_time_to_live_expire(port: int, key: str) -> None:
             assert driver.get(f"{one}/touched") == b"x"
 
 
-def test_get_by_another_client_returns_the_value(port: int, key: str) -> None:
+def test_get_by_another_client_returns_its_value(port: int, key: str) -> None:
     """What one stores each other reads."""
     with ExitStack() as stack:
         drivers = [stack.enter_context(closing(kind(port))) for kind in DRIVERS]

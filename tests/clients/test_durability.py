@@ -36,9 +36,7 @@ def found_again(driver: Driver, key: str) -> bytes | None:
     return found[-1]
 
 
-def test_get_by_every_client_after_a_kill_returns_its_values(
-    server: MemcacheServer,
-) -> None:
+def test_get_after_a_kill_returns_the_values(server: MemcacheServer) -> None:
     """With the connection it had, and cas goes on where it was."""
     drivers = [kind(server.memcache_port) for kind in DRIVERS]
     uniques = []

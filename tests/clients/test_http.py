@@ -34,9 +34,7 @@ def memcache(instance: MemcacheServer) -> Iterator[Client]:
     client.close()
 
 
-def test_keys_of_memcached_are_decoded_paths_of_http(
-    memcache: Client, instance: MemcacheServer
-) -> None:
+def test_keys_are_decoded_paths(memcache: Client, instance: MemcacheServer) -> None:
     """Any that neither protocol forbids."""
     for key in ("a b".replace(" ", "%20"), "ä/ö?", "x%2fy", "a//b/", "/x", "#", "+&="):
         url = f"{instance.url}/{quote(key, safe='/')}"
@@ -46,9 +44,7 @@ def test_keys_of_memcached_are_decoded_paths_of_http(
         assert memcache.get(key) == b"over HTTP"
 
 
-def test_flags_of_memcached_are_a_header_of_http(
-    memcache: Client, instance: MemcacheServer
-) -> None:
+def test_flags_are_a_header(memcache: Client, instance: MemcacheServer) -> None:
     """Of a PUT, too; without it they are 0."""
     url = f"{instance.url}/flags"
     value = {"a": [1, 2]}
