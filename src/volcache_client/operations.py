@@ -116,8 +116,13 @@ class Operations(Core[V]):
     @_counted("get", "read")
     async def get(self, key: Key) -> tuple[V] | None:
         """Return a tuple with the value, which may be None."""
-        node, answer = await self.ask(self.stored_key(key))
-        found = found_in(node, answer)
+        stored = self.stored_key(key)
+        # As `ask`, which would be one more coroutine.
+        if self.nodes.is_read_again:
+            await self.refresh()
+        node = self.nodes.of(stored)
+        request = Request("GET", path_of(stored), self.headers)
+        found = found_in(node, await self.exchange(node, request))
         return None if found is None else self._loaded(found.body)
 
     def get_many(self, keys: Iterable[K]) -> Many[K, tuple[V]]:
