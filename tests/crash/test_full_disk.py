@@ -54,23 +54,15 @@ def fill(fs: SimulatedFileSystem, left: int = 0) -> None:
     assert fs.space("/").free <= left
 
 
-def start(
-    fs: SimulatedFileSystem,
-    eviction: Eviction = "fifo",
-    volume_num: int | None = VOLUME_NUM,
-    *,
-    is_sparse: bool = False,
-) -> Store:
-    """Start a process on a disk."""
-    return open_store(
-        MOUNT_POINT,
-        volume_size=VOLUME_BYTES,
-        volume_num=volume_num,
-        eviction=eviction,
-        is_sparse=is_sparse,
-        reinsert_reads=1.0,
-        fs=fs,
-    )
+# Start a process on a disk.
+start = partial(
+    open_store,
+    MOUNT_POINT,
+    volume_size=VOLUME_BYTES,
+    volume_num=VOLUME_NUM,
+    eviction="fifo",
+    reinsert_reads=1.0,
+)
 
 
 def volumes_of(store: Store) -> int:
@@ -86,7 +78,7 @@ def test_a_small_disk_refuses_nothing_and_determines_the_capacity(
 ) -> None:
     """The oldest volume is reclaimed, over restarts, kills, flushes and purges."""
     fs, client = small_disk(volumes), Client()
-    store = start(fs, eviction, is_sparse=is_sparse)
+    store = start(fs=fs, eviction=eviction, is_sparse=is_sparse)
     for turn in range(4):
         client.run(store, 150)
         usage = store.usage()
@@ -109,7 +101,7 @@ def test_a_small_disk_refuses_nothing_and_determines_the_capacity(
         else:
             kill(store)
         fs = fs.after_kill()
-        store = start(fs, eviction, is_sparse=is_sparse)
+        store = start(fs=fs, eviction=eviction, is_sparse=is_sparse)
         client.hits(store)
         assert store.recovery.damaged == store.stats.damaged_records == 0
 
@@ -123,14 +115,14 @@ def test_a_store_shrinks_and_grows_with_the_space_that_others_leave(
 ) -> None:
     """No PUT is refused; what another program frees is used by the next volumes."""
     fs, client = small_disk(8), Client()
-    store = start(fs, eviction)
+    store = start(fs=fs, eviction=eviction)
     client.run(store, 40)
     few = volumes_of(store)
     fill(fs)
     client.run(store, 200)
     assert volumes_of(store) <= few + 1
     store.close()
-    store = start(fs, eviction)
+    store = start(fs=fs, eviction=eviction)
     client.run(store, 100)
     fs.unlink(FILL)
     client.run(store, 300)
@@ -143,7 +135,7 @@ def test_a_store_shrinks_and_grows_with_the_space_that_others_leave(
 def test_a_quota_that_refuses_a_volume_does_not_stop_writes() -> None:
     """The disk says that there is space, and refuses it."""
     fs, client = SimulatedFileSystem(), Client()
-    store = start(fs)
+    store = start(fs=fs)
     client.run(store, 60)
     before = volumes_of(store)
     fs.failing["allocate"] = errno.EDQUOT
@@ -159,7 +151,7 @@ def test_a_quota_that_refuses_a_volume_does_not_stop_writes() -> None:
 def test_a_write_that_finds_no_space_in_an_allocated_volume_is_retried() -> None:
     """Some file systems allocate what they do not have: the oldest volume is given up."""
     fs, client = small_disk(5), Client()
-    store = start(fs)
+    store = start(fs=fs)
     client.run(store, 150)
     active = store.usage().active_id
     fill(fs)
@@ -196,15 +188,8 @@ def large_store(
     if fs is None:
         fs = SimulatedFileSystem()
         fs.capacity = volumes * LARGE_BYTES + reserve_bytes(LARGE_BYTES, volumes) + 3000
-    return fs, open_store(
-        MOUNT_POINT,
-        volume_size=LARGE_BYTES,
-        volume_num=16,
-        eviction=eviction,
-        is_sparse=is_sparse,
-        reinsert_reads=1.0,
-        fs=fs,
-    )
+    sizes = {"volume_size": LARGE_BYTES, "volume_num": 16}
+    return fs, start(fs=fs, eviction=eviction, is_sparse=is_sparse, **sizes)
 
 
 def put_while_others_fill_the_disk(
@@ -301,7 +286,7 @@ def test_a_power_loss_after_the_newest_volume_was_given_up_refuses_no_start() ->
     assert store.usage().active_seq == 1
 
     for _ in range(40):
-        kill(start(fs.after_power_loss(dice), "frequency"))
+        kill(start(fs=fs.after_power_loss(dice), eviction="frequency"))
 
 
 def refuse_vain_allocation(fs: SimulatedFileSystem, name: str, *_: object) -> None:
@@ -312,7 +297,7 @@ def refuse_vain_allocation(fs: SimulatedFileSystem, name: str, *_: object) -> No
 def test_a_disk_with_one_volume_and_no_space_refuses_and_says_so() -> None:
     """There is nothing to give up; when there is space, it goes on."""
     fs = small_disk(4)
-    store = start(fs)
+    store = start(fs=fs)
     store.put(b"k", b"v")
     fill(fs)
     store.put(b"rest", bytes(3700))
@@ -331,13 +316,13 @@ def test_a_mount_point_on_a_disk_that_is_too_small_is_refused() -> None:
     """Two volumes must fit; one that has volumes is served."""
     fs = small_disk(1)
     with pytest.raises(DiskTooSmallError, match="two volumes of volume_size = 4096"):
-        start(fs)
+        start(fs=fs)
     fs.capacity += VOLUME_BYTES
-    store = start(fs)
+    store = start(fs=fs)
     store.put(b"k", b"v")
     store.close()
     fs.capacity = fs.used
-    store = start(fs)
+    store = start(fs=fs)
     assert value_of(store.get(b"k")) == b"v"
 
 
@@ -348,7 +333,7 @@ def test_auto_uses_the_disk_and_does_not_change_at_a_restart(
     """A store that has filled the disk finds itself there."""
     fs, client = SimulatedFileSystem(), Client()
     fs.capacity = 1 << 18
-    store = start(fs, eviction, None)
+    store = start(fs=fs, eviction=eviction, volume_num=None)
     number = store.usage().volume_num
     assert number * VOLUME_BYTES >= fs.capacity // 2
     for _ in range(3):
@@ -358,7 +343,7 @@ def test_auto_uses_the_disk_and_does_not_change_at_a_restart(
         store.close()
         fs = fs.after_kill()
         fs.capacity = 1 << 18
-        store = start(fs, eviction, None)
+        store = start(fs=fs, eviction=eviction, volume_num=None)
         assert number * 3 // 4 <= store.usage().volume_num <= number
         number = store.usage().volume_num
     assert store.recovery.dropped == 0
@@ -367,7 +352,7 @@ def test_auto_uses_the_disk_and_does_not_change_at_a_restart(
 def test_an_index_file_that_could_not_be_sealed_has_all_entries_later() -> None:
     """The rotation fails, too, and is tried again: the entries must not be lost."""
     fs = SimulatedFileSystem()
-    store = start(fs)
+    store = start(fs=fs)
     store.put(b"k", b"old")
     store.put(b"k", b"new")
     fs.failing_writes[f"{MOUNT_POINT}/index/0"] = errno.ENOSPC
@@ -379,7 +364,7 @@ def test_an_index_file_that_could_not_be_sealed_has_all_entries_later() -> None:
     fs.failing.clear()
     store.put(b"large", bytes(3900))
     kill(store)
-    store = start(fs)
+    store = start(fs=fs)
 
     assert store.recovery.scanned == 1
     assert value_of(store.get(b"k")) == b"new"
@@ -394,26 +379,26 @@ def crash_and_verify(
     """Run until the process dies; return whether it completed instead."""
     disk, client = small_disk(4), Client(survive)
     is_sparse = bool(survive % 2)
-    store = start(disk, eviction, is_sparse=is_sparse)
+    store = start(fs=disk, eviction=eviction, is_sparse=is_sparse)
     client.run(store, 100)
     if is_filled:
         fill(disk)
     kill(store)
     left = disk.dying(
         survive,
-        lambda: client.run(start(disk, eviction, is_sparse=is_sparse), 60),
+        lambda: client.run(start(fs=disk, eviction=eviction, is_sparse=is_sparse), 60),
         lambda _: disk.after_kill(torn=torn),
     )
     ended = left is None
     disk = left or disk.after_kill()
     for policy in POLICIES:
-        again = start(disk, policy)
+        again = start(fs=disk, eviction=policy)
         client.hits(again)
         # A volume that was given up, and that META.txt still names, has no header.
         assert again.recovery.damaged == again.recovery.unknown <= 1
         assert again.stats.damaged_records == 0
         kill(again)
-    again = start(disk, eviction)
+    again = start(fs=disk, eviction=eviction)
     client.adopt(again)
     if not again.refusal:
         client.run(again, 60)
@@ -448,7 +433,7 @@ def test_a_read_only_disk_is_served_and_not_changed(
 ) -> None:
     """Nothing is written; the next start on a writable disk goes on."""
     fs, client = SimulatedFileSystem(), Client()
-    store = start(fs, eviction)
+    store = start(fs=fs, eviction=eviction)
     client.run(store, 100)
     hits = client.hits(store)
     if is_stopped:
@@ -457,7 +442,7 @@ def test_a_read_only_disk_is_served_and_not_changed(
         kill(store)
     fs.is_read_only = True
     operations = fs.operations
-    store = start(fs, eviction)
+    store = start(fs=fs, eviction=eviction)
 
     assert client.hits(store) == hits
     key = next(key for key in client.keys if store.get(key) is not None)
@@ -476,7 +461,7 @@ def test_a_read_only_disk_is_served_and_not_changed(
     store.close()
     assert fs.operations == operations
     fs.is_read_only = False
-    store = start(fs, eviction)
+    store = start(fs=fs, eviction=eviction)
     assert client.hits(store) == hits
     client.run(store, 100)
     assert store.usage().disk.state == ""
@@ -489,13 +474,13 @@ def test_an_empty_read_only_disk_is_refused() -> None:
     fs.is_read_only = True
 
     with pytest.raises(Exception, match=r"cannot be used: Read-only file system"):
-        start(fs)
+        start(fs=fs)
 
 
 def test_a_disk_that_becomes_read_only_is_reported_until_it_is_writable() -> None:
     """Without a restart; the state is that of the file system, or of the last write."""
     fs = SimulatedFileSystem()
-    store = start(fs)
+    store = start(fs=fs)
     store.put(b"k", b"v")
     fs.failing["pwritev"] = errno.EROFS
     with pytest.raises(ReadOnlyError, match="it is read-only"):

@@ -7,7 +7,7 @@ Random runs, which die at any operation, are in support/rings.py.
 from __future__ import annotations
 
 import random
-from typing import Final
+from functools import partial
 
 import pytest
 
@@ -16,7 +16,6 @@ from support.rings import lose_an_entry, peek
 from support.simulated import SimulatedFileSystem
 from support.stores import (
     FakeClock,
-    ProcessFileSystem,
     kill,
     open_store,
     ring_of,
@@ -29,27 +28,17 @@ from volcache.store.stats import VolumeUsage
 
 pytestmark = pytest.mark.crash
 
-VOLUME_SIZE: Final = 2048
-VOLUME_NUM: Final = 6
 
-
-def start(
-    disk: SimulatedFileSystem | ProcessFileSystem,
-    eviction: Eviction = "frequency",
-    sync_mode: SyncMode = "none",
-    volume_num: int = VOLUME_NUM,
-) -> Store:
-    """Start a process on a disk."""
-    return open_store(
-        MOUNT_POINT,
-        volume_size=VOLUME_SIZE,
-        volume_num=volume_num,
-        eviction=eviction,
-        sync_mode=sync_mode,
-        reinsert_reads=1.0,
-        fs=disk,
-        clock=FakeClock(),
-    )
+# Start a process on a disk.
+start = partial(
+    open_store,
+    MOUNT_POINT,
+    volume_size=2048,
+    volume_num=6,
+    eviction="frequency",
+    reinsert_reads=1.0,
+    clock=FakeClock(),
+)
 
 
 def ask_and_put(store: Store, key: bytes, value: bytes) -> None:
@@ -72,7 +61,7 @@ def put_main(store: Store, key: bytes, length: int = 900) -> None:
 
 def copied(disk: SimulatedFileSystem, sync_mode: SyncMode = "none") -> Store:
     """Return a store with a key in ring probation, and a copy of it in ring main."""
-    store = start(disk, sync_mode=sync_mode)
+    store = start(fs=disk, sync_mode=sync_mode)
     put_main(store, b"main", 100)
     ask_and_put(store, b"k1", b"old".ljust(300, b"."))
     for number in range(2):
@@ -110,7 +99,7 @@ def test_a_probation_volume_with_copies_is_reclaimed_before_any_of_ring_main(
     for round_ in range(50):
         kill(store)
         # The share of ring probation grows: the policy would choose ring main.
-        store = start(disk, volume_num=20)
+        store = start(fs=disk, volume_num=20)
         assert peek(store, b"k1") in {newer, None}
         mains = {v.seq for v in store.usage().volumes if v.ring == "main"}
         for number in range(2):
@@ -125,7 +114,7 @@ def test_a_probation_volume_with_copies_is_reclaimed_before_any_of_ring_main(
 def test_a_start_after_the_newest_volume_was_dropped_is_not_refused() -> None:
     """META.txt must not be older than LOCK says."""
     disk = SimulatedFileSystem()
-    store = start(disk)
+    store = start(fs=disk)
     for number in range(9):
         put_main(store, b"main %d" % number)
     ask_and_put(store, b"probation", bytes(30))
@@ -134,7 +123,7 @@ def test_a_start_after_the_newest_volume_was_dropped_is_not_refused() -> None:
     lose_an_entry(store)
     store.put(b"displaced", b"")
     kill(store)
-    store = start(disk)
+    store = start(fs=disk)
     number = 0
     while store.usage().eviction.reclaimed < 1:
         number += 1
@@ -144,7 +133,7 @@ def test_a_start_after_the_newest_volume_was_dropped_is_not_refused() -> None:
     assert victim is not None
     assert victim.seq == newest
     kill(store)
-    store = start(disk)
+    store = start(fs=disk)
     for number in range(12):
         put_main(store, b"more %d" % number)
 
@@ -160,7 +149,7 @@ def test_copies_of_a_killed_process_are_synced_before_the_originals_are_dropped(
     """The next process does not copy them again, and has not written them itself."""
     disk = SimulatedFileSystem()
     kill(copied(disk, "periodic"))
-    store = start(disk, eviction, "periodic")
+    store = start(fs=disk, eviction=eviction, sync_mode="periodic")
     value = value_of(store.get(b"k1"))
     oldest = min(v.seq for v in store.usage().volumes if v.ring == "probation")
     number = 0
@@ -172,4 +161,4 @@ def test_copies_of_a_killed_process_are_synced_before_the_originals_are_dropped(
     # Nothing of what is not synced reaches the disk.
     left = SimulatedFileSystem(lose(disk.root, random.Random(1), 0.0, {}))  # noqa: S311
     left.boots = disk.boots + 1
-    assert value_of(start(left).get(b"k1")) == value
+    assert value_of(start(fs=left).get(b"k1")) == value

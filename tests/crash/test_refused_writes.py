@@ -49,13 +49,9 @@ class Disk(SimulatedFileSystem):
 
 def start(disk: SimulatedFileSystem, sync_mode: str = "always") -> Store:
     """Start a process on a disk."""
+    sizes = {"volume_size": 16_384, "volume_num": 8}
     return open_store(
-        MOUNT_POINT,
-        fs=disk,
-        volume_size=16_384,
-        volume_num=8,
-        sync_mode=sync_mode,
-        reinsert_reads=1.0,
+        MOUNT_POINT, fs=disk, sync_mode=sync_mode, reinsert_reads=1.0, **sizes
     )
 
 
