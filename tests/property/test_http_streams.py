@@ -93,13 +93,15 @@ HEADS: Final = [
     for mark, line in row.lines
     if mark == ">"
 ]
-# What a store that changes meanwhile would answer in another way is left out.
+# Not those that a store would answer in another way as it changes meanwhile; and no control
+# bytes, which the front refuses, and which rows have for the application alone.
+NOT_SENT: Final = r"\$|\\x[01]|\\x7f|^(Host|Content-Length|Transfer-Encoding)\b"
 FIELDS: Final = sorted(
     {
         expanded(field)
         for _, *fields in HEADS
         for field in fields
-        if not re.search(r"\$|^(Host|Content-Length|Transfer-Encoding)\b", field)
+        if not re.search(NOT_SENT, field)
     }
     | {
         "Connection: close",
