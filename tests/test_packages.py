@@ -125,7 +125,9 @@ for module in pkgutil.walk_packages(volcache.__path__, "volcache."):
         print(module.name)
 """
     assert python(program).splitlines() == [
+        "volcache.http.admin",
         "volcache.monitoring.prometheus",
+        "volcache.wiring",
         "exit code 0",
     ]
 
