@@ -529,12 +529,6 @@ bool vc_core_is_absent(vc_core *core, const uint8_t *key, size_t length, bool co
     return is_absent;
 }
 
-bool vc_core_is_cached(vc_core *core, const vc_lookup *at, uint64_t offset) {
-    uint8_t byte;
-    return vc_pread(&core->calls, at->fd, &byte, 1, at->offset + offset, true) >= 0 ||
-           errno != EAGAIN;
-}
-
 vc_status vc_core_check(vc_core *core, const uint8_t *key, size_t key_length, const vc_lookup *at,
                         const uint8_t *copy, size_t length, vc_record *record) {
     vc_status status = check_record(core, key, key_length, at, copy, length, record);

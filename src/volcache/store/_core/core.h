@@ -194,8 +194,6 @@ vc_status vc_core_read_value(vc_core *core, const vc_lookup *at, const vc_record
 /* As `vc_core_read` for `length` bytes of a copy of the record that was looked up. */
 vc_status vc_core_check(vc_core *core, const uint8_t *key, size_t key_length, const vc_lookup *at,
                         const uint8_t *copy, size_t length, vc_record *record);
-/* Whether a byte of the record that was looked up is in memory; true if that is not known. */
-bool vc_core_is_cached(vc_core *core, const vc_lookup *at, uint64_t offset);
 void vc_core_end_read(vc_core *core);
 
 /* --- Appending --------------------------------------------------------------------- */

@@ -6,7 +6,6 @@ const vc_core_functions vc_functions = {
     .is_absent = vc_core_is_absent,
     .lookup = vc_core_lookup,
     .prefetch = vc_core_prefetch,
-    .is_cached = vc_core_is_cached,
     .read = vc_core_read,
     .end_read = vc_core_end_read,
     .check = vc_core_check,

@@ -7,7 +7,7 @@
 
 /* The name of the capsule. Its number changes with the table, and with every struct that the two
  * extensions share. */
-#define VC_FUNCTIONS_NAME "volcache.store._core._native.functions 16"
+#define VC_FUNCTIONS_NAME "volcache.store._core._native.functions 17"
 
 typedef struct {
     __typeof__(vc_core_try_acquire) *try_acquire;
@@ -15,7 +15,6 @@ typedef struct {
     __typeof__(vc_core_is_absent) *is_absent;
     __typeof__(vc_core_lookup) *lookup;
     __typeof__(vc_core_prefetch) *prefetch;
-    __typeof__(vc_core_is_cached) *is_cached;
     __typeof__(vc_core_read) *read;
     __typeof__(vc_core_end_read) *end_read;
     __typeof__(vc_core_check) *check;
