@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from support import binary_protocol as wire
 from support.extent import examples
 from support.memcache import RawClient
-from support.memcache_talk import Talk
+from support.memcache_talk import END, END_IN_BINARY, Talk
 from support.memcached import MemcachedProcess
 from support.rows import Row, expanded, read_rows
 from support.stores import FakeClock
@@ -25,12 +26,6 @@ from volcache.access import Access
 
 VALUE_SIZE: Final = 1 << 20
 KEYS: Final = (b"a", b"b", b"c", b"x", b"viv", b"none")
-# What is sent last, and how the reply to it ends.
-END: Final = (b"mg END_OF_ROW k\r\n", b"EN kEND_OF_ROW\r\n")
-END_IN_BINARY: Final = (
-    wire.request(wire.NOOP, opaque=b"\xfe\xed\xbe\xef"),
-    b"\xfe\xed\xbe\xef" + bytes(8),
-)
 
 
 def is_of_memcached(row: Row) -> bool:
@@ -131,20 +126,20 @@ class Theirs:
         with RawClient(("127.0.0.1", self._port)) as other:
             assert other.ask(b"flush_all\r\n") == b"OK"
 
-    def exchange(
-        self, pieces: Sequence[bytes], is_end: Callable[[bytes], bool]
-    ) -> tuple[bytes, bool]:
-        """Send pieces; return the replies, and whether it closes before their end."""
+    def ask(self, *pieces: bytes, is_binary: bool) -> tuple[bytes, bool]:
+        """Send pieces; return the replies, and whether it closes after them."""
         assert self._socket is not None
+        end, last = END_IN_BINARY if is_binary else END
         received = b""
+        *first, rest = pieces
         with suppress(ConnectionError):  # It may close before all is sent.
-            for piece in pieces:
+            for piece in (*first, rest + end):
                 self._socket.sendall(piece)
         with suppress(ConnectionError):
             while data := self._socket.recv(1 << 16):
                 received += data
-                if is_end(received):
-                    return received, False
+                if received.endswith(last):
+                    return received[: -24 if is_binary else -len(last)], False
         return received, True
 
 
@@ -226,7 +221,7 @@ def theirs() -> Iterator[Theirs]:
 def test_an_instance_answers_as_the_row_says(talk: Talk, row: Row) -> None:
     """At once and byte by byte. Nothing is held afterwards."""
     token = "".join(line for mark, line in row.lines if mark == "t")
-    talk.service.change(Access(write=token), may_flush=True)
+    talk.change(Access(write=token))
     for size in (1 << 20, 1):
 
         def exchange(data: bytes, size: int = size) -> tuple[bytes, bool]:
@@ -235,9 +230,9 @@ def test_an_instance_answers_as_the_row_says(talk: Talk, row: Row) -> None:
             return talk.ask(*pieces), talk.is_closed
 
         # Wrong tokens are counted by address.
-        talk.connect(f"192.0.2.{ROWS.index(row) % 256}")
+        talk.connect(f"127.0.1.{ROWS.index(row) % 256}")
         Side("v", exchange, talk.clock).check(row)
-        assert talk.buffered == 0
+        assert talk.held() == 0
 
 
 @pytest.mark.integration
@@ -249,17 +244,8 @@ def test_an_instance_answers_as_the_row_says(talk: Talk, row: Row) -> None:
 def test_memcached_answers_as_the_row_says(theirs: Theirs, row: Row) -> None:
     """Otherwise the row says what differs by design."""
     is_binary = any(mark == ">>" for mark, _ in row.lines)
-    end, last = END_IN_BINARY if is_binary else END
-
-    def exchange(data: bytes) -> tuple[bytes, bool]:
-        replies, is_closed = theirs.exchange(
-            [data + end], lambda got: got.endswith(last)
-        )
-        size = 24 if is_binary else len(last)
-        return replies if is_closed else replies[:-size], is_closed
-
     theirs.connect()
-    Side("m", exchange, FakeClock()).check(row)
+    Side("m", partial(theirs.ask, is_binary=is_binary), FakeClock()).check(row)
 
 
 # --- Rows one after the other ----------------------------------------------------------
@@ -341,13 +327,10 @@ def test_rows_one_after_the_other_are_answered_as_by_memcached(
     talk: Talk, theirs: Theirs, protocol: str
 ) -> None:
     """On a connection, in any order and in any pieces: what is stored stays."""
-    end, last = END if protocol == ">" else END_IN_BINARY
 
     def replies_to(sent: bytes, cuts: Sequence[int]) -> tuple[list[bytes], list[bytes]]:
-        ours = talk.ask(*cut(sent + end, cuts))
-        other, _ = theirs.exchange(
-            cut(sent + end, cuts), lambda got: got.endswith(last)
-        )
+        ours = talk.ask(*cut(sent, cuts))
+        other, _ = theirs.ask(*cut(sent, cuts), is_binary=protocol == ">>")
         if protocol == ">>":
             first, second = (
                 "".join(shown(one, has_cas=False)) for one in (ours, other)
@@ -358,7 +341,6 @@ def test_rows_one_after_the_other_are_answered_as_by_memcached(
     @settings(max_examples=examples(1000))
     @given(st.lists(st.sampled_from(ALIKE[protocol]), min_size=1, max_size=12), CUTS)
     def run(rows: list[Row], cuts: list[int]) -> None:
-        talk.service.change(Access(), may_flush=True)
         talk.connect()
         theirs.connect()
         for row in rows:

@@ -17,7 +17,6 @@ except ImportError as error:
 
 AccessLog = _native.AccessLog
 CommandFacts = _native.CommandFacts
-Commands = _native.Commands
 Copies = _native.Copies
 HotClient = _native.HotClient
 LocalClient = _native.LocalClient

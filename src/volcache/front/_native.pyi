@@ -317,31 +317,6 @@ class CommandFacts:
             access_log: Gets a line for each command; None: there is none.
         """
 
-class Commands:
-    """
-    Executes commands for one connection at a time, without sockets; see memcache.h.
-
-    For one thread.
-    """
-
-    def __init__(self, facts: CommandFacts, room: int) -> None:
-        """Have room for so many bytes of replies."""
-
-    def connect(self, remote: str) -> None:
-        """Begin a connection."""
-
-    def run(self, data: bytes) -> tuple[bytes, int, bool, int]:
-        """
-        Execute what is there, by the present tokens of the service.
-
-        Returns:
-            The replies, how much was used, whether the connection is to be closed, and
-            how many commands were calls.
-        """
-
-    def take(self) -> None:
-        """Let Python have what was counted and recorded."""
-
 class LocalLoop:
     """
     The loop that serves other processes with the same directory; see local.h.

@@ -1,6 +1,6 @@
 # The loop that serves other processes with the same directory, see local.h.
 
-
+from libc.stdlib cimport malloc
 from posix.unistd cimport getpid
 
 

@@ -1,9 +1,6 @@
 # Commands of the memcached protocol, see memcache.h: what they ask Python, and what they have
 # counted and recorded.
 
-from libc.stdlib cimport malloc
-
-
 cdef vc_mc_result on_ask(void *context, vc_mc_asked *asked) noexcept with gil:
     facts = <CommandFacts>context
     try:
@@ -195,93 +192,3 @@ cdef class CommandFacts:
                 event.started_ns,
                 event.took_ns,
             )
-
-
-cdef class Commands:
-    """Executes commands for one connection at a time, without sockets."""
-
-    cdef CommandFacts facts
-    cdef vc_news news
-    cdef vc_reporter reporters[2]
-    cdef vc_mc *mc
-    cdef vc_mc *waiting
-    cdef vc_mc_stream stream
-    cdef vc_out out
-    cdef bytes remote
-
-    def __cinit__(self, CommandFacts facts not None, size_t room):
-        cdef vc_mc_config config = facts.config
-        cdef vc_executor by = facts.by
-        self.facts = facts
-        vc_news_start(&self.news)
-        self.reporters[0].news = self.reporters[1].news = &self.news
-        by.reporter = &self.reporters[0]
-        self.waiting = vc_mc_new(&by, &config)
-        by.reporter, config.ask = &self.reporters[1], NULL
-        self.mc = vc_mc_new(&by, &config)
-        self.out.at, self.out.room = <char *>malloc(room), room
-        if self.mc is NULL or self.waiting is NULL or self.out.at is NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        vc_stream_end(NULL, &self.stream.base)
-        vc_mc_free(self.mc)
-        vc_mc_free(self.waiting)
-        free(self.out.at)
-
-    def connect(self, remote):
-        vc_stream_end(NULL, &self.stream.base)
-        memset(&self.stream, 0, sizeof(self.stream))
-        self.remote = remote.encode("ascii")
-        self.stream.base.remote = self.remote
-
-    def run(self, bytes data not None):
-        cdef vc_stream *stream = &self.stream.base
-        cdef char *at = data
-        cdef size_t used = 0, done = 0, length = len(data)
-        cdef vc_reply reply
-        cdef vc_step step = VC_STEP_NEXT
-        cdef vc_mc_access access = access_of(self.facts.service)
-        replies, calls = [], 0
-        vc_mc_change(self.mc, &access, self.facts.by.slow_ns)
-        while step != VC_STEP_MORE and done < length and not stream.closes:
-            step = vc_mc_protocol.execute(
-                self.mc, stream, at + done, length - done, &used, &self.out
-            )
-            done += used
-            if vc_news_take_due(&self.news):
-                self.facts.store.run_deferred()
-            if step == VC_STEP_DISK:  # Then it is read at once.
-                functions.end_read(self.facts.by.core)
-            elif step == VC_STEP_FLUSH or step == VC_STEP_CALL:
-                replies.append(self.replies())
-            if step == VC_STEP_CALL:  # Do what the thread for calls does.
-                calls += 1
-                assert vc_mc_protocol.call(
-                    self.waiting, stream, at + done, length - done, &used, &reply
-                )
-                done += used
-                replies.append(reply.at[: reply.length])
-                free(reply.at)
-        return b"".join(replies) + self.replies(), done, stream.closes, calls
-
-    cdef replies(self):
-        cdef vc_out *out = &self.out
-        found = b"".join(
-            [(<char *>out.parts[i].iov_base)[: out.parts[i].iov_len] for i in range(<int>out.count)]
-        )
-        out.used = out.count = 0
-        return found
-
-    def take(self):
-        """Let Python have what was counted and recorded."""
-        cdef vc_mc_counts counts
-        cdef vc_store_counts of_store
-        memset(&counts, 0, sizeof(counts))
-        memset(&of_store, 0, sizeof(of_store))
-        vc_mc_add_counts(self.mc, &counts, &of_store)
-        vc_mc_add_counts(self.waiting, &counts, &of_store)
-        for i in range(2):
-            self.facts.take_events(&self.reporters[i])
-            take_hot(&self.reporters[i], self.facts.service.cache.promote)
-        self.facts.add_counts(&counts, &of_store)

@@ -9,124 +9,31 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.memcache import RawClient
 from support.memcache_talk import Talk
 from support.tables import rows
 from support.waiting import wait_until
-from support.wsgi_client import make_app
-from volcache.access import Access, Limits
+from volcache.access import Access
 from volcache.errors import ListenError
-from volcache.front import CommandFacts, Readers
-from volcache.http.cors import CorsHeaders
 from volcache.memcache.sockets import ListeningSocket
-from volcache.monitoring.commands import CommandStats
-from volcache.server.addresses import Addresses
-from volcache.server.front import Front, Timeouts
-from volcache.slow_log import CommandLog
-
-
-class Case:
-    """A running front; a function is called before each report of statistics."""
-
-    def __init__(
-        self,
-        talk: Talk,
-        listening: ListeningSocket,
-        readers: Readers,
-        *,
-        threads: int = 1,
-        connections: int = 100,
-        memory: int = 40 << 20,
-        **times: float,
-    ) -> None:
-        """Prepare it."""
-        self.reports: list[bytes] = []
-        self.sampled: list[bytes] = []
-        self.hook: Callable[[bytes], object] = lambda _: None
-        self.address = listening.socket.getsockname()
-        self.talk = talk
-        report = talk.service.report
-
-        def hooked(argument: bytes) -> bytes | None:
-            self.reports.append(argument)
-            self.hook(argument)
-            return report(argument)
-
-        talk.service.report = hooked  # type: ignore[method-assign]
-        log = CommandLog(0, lambda _: (0, 0))
-        limits = Limits(key_size=250, value_size=1000)
-        self.front = Front(
-            make_app(talk.service.cache, limits),
-            addresses=Addresses(
-                http=None, is_inherited=False, admin=None, memcache=listening
-            ),
-            threads=threads,
-            timeouts=Timeouts(**{"head": 0, "idle": 0, "transfer": 60} | times),
-            readers=readers,
-            connections=connections,
-            memory=memory,
-            commands=CommandFacts(talk.service, talk.stats, log, self.sampled.append),
-        )
-        self.change(Access())
-
-    def change(self, access: Access) -> None:
-        """Let these tokens be in effect."""
-        self.talk.service.change(access, may_flush=False)
-        self.front.change(access, CorsHeaders(()))
-
-    @property
-    def stats(self) -> CommandStats:
-        """What was counted so far."""
-        self.talk.stats.flush()
-        return self.talk.stats
-
-    def client(self) -> RawClient:
-        """Connect."""
-        return RawClient(self.address)
-
-
-@pytest.fixture
-def talk(tmp_path: Path) -> Iterator[Talk]:
-    """The service that a listener uses."""
-    with Talk(tmp_path) as opened:
-        yield opened
-
-
-@contextmanager
-def running(
-    talk: Talk, pulse: Callable[[], None] = lambda: None, **limits: Any
-) -> Iterator[Case]:
-    """Run a front with these limits."""
-    readers = Readers(talk.store.index, threads=1)
-    with closing(ListeningSocket("127.0.0.1:0", "memcache_listen")) as listening:
-        case = Case(talk, listening, readers, **limits)
-        case.front.start(lambda _environ, _start: [], pulse, 0.01)
-        try:
-            yield case
-        finally:
-            case.front.close()
-            readers.close()
 
 
 def test_pipeline_of_calls_delays_no_other_client(talk: Talk) -> None:
-    with running(talk) as case, case.client() as greedy, case.client() as other:
+    with talk.client() as greedy, talk.client() as other:
         gate = threading.Event()
-        case.hook = lambda _: gate.wait(20)
+        talk.hook = lambda _: gate.wait(20)
         greedy.send(b"stats greedy\r\n" * 500)
-        wait_until(lambda: case.reports, "the first call")
+        wait_until(lambda: talk.reports, "the first call")
         other.send(b"stats other\r\n")
-        with case.client() as third:
+        with talk.client() as third:
             assert third.ask(b"get a\r\n") == b"END"
         gate.set()
         assert other.line() == b"ERROR"
-        assert case.reports.index(b"other") < 200
+        assert talk.reports.index(b"other") < 200
         for _ in range(500):
             assert greedy.line() == b"ERROR"
 
@@ -134,13 +41,13 @@ def test_pipeline_of_calls_delays_no_other_client(talk: Talk) -> None:
 def test_reads_that_found_a_value_are_sampled_one_in_64(talk: Talk) -> None:
     """One in 64, by the last bits of a duration."""
     talk.say("set hit 0 0 1;v")
-    with running(talk) as case, case.client() as client:
+    with talk.client() as client:
         for _ in range(1000):
             assert client.ask(b"mg none q\r\nmg hit q\r\nmn\r\n") == b"HD"
             assert client.line() == b"MN"
-        assert case.stats.hits == 1000
-        assert set(case.sampled) == {b"hit"}
-        assert len(case.sampled) < 100
+        assert talk.stats.hits == 1000
+        assert set(talk.sampled) == {b"hit"}
+        assert len(talk.sampled) < 100
 
 
 def test_bug_closes_its_connection_only(
@@ -151,9 +58,9 @@ def test_bug_closes_its_connection_only(
     def fail(_: bytes) -> None:
         raise ZeroDivisionError
 
-    with running(talk) as case, case.client() as other:
-        case.hook = fail
-        with case.client() as client:
+    with talk.client() as other:
+        talk.hook = fail
+        with talk.client() as client:
             client.send(b"stats\r\nmn\r\n")
             assert client.rest() == b"SERVER_ERROR internal error\r\n"
         assert other.ask(b"get key\r\n") == b"END"
@@ -162,17 +69,17 @@ def test_bug_closes_its_connection_only(
             "memcache.failed command=-",
             True,
         )
-        wait_until(lambda: case.stats.connections == 1, "the other to be closed")
+        wait_until(lambda: talk.stats.connections == 1, "the other to be closed")
 
 
 @pytest.mark.slow
 def test_client_that_sends_too_slowly_is_closed_and_an_idle_one_is_not(
-    talk: Talk,
+    tmp_path: Path,
 ) -> None:
     """One that sends no more, and one that makes progress all the time, but little."""
     # Longer than the time until the first look.
-    with running(talk, transfer=1.1) as case, ExitStack() as stack:
-        clients = [stack.enter_context(case.client()) for _ in range(5)]
+    with Talk(tmp_path, front={"transfer": 1.1}) as talk, ExitStack() as stack:
+        clients = [stack.enter_context(talk.client()) for _ in range(5)]
         idle, partial, slow, *skipped = clients
         partial.send(b"set key 0 0 10\r\nabc")
         # What is skipped, as it is too large or after an error, is not held.
@@ -193,60 +100,62 @@ def test_client_that_sends_too_slowly_is_closed_and_an_idle_one_is_not(
                 sent += 1
         assert sent < 900
         assert idle.ask(b"get key\r\n") == b"END"
-        assert int(case.stats.total) == 2003
+        assert int(talk.stats.total) == 2003
 
 
-def test_incomplete_commands_above_the_memory_close_the_oldest(talk: Talk) -> None:
+def test_incomplete_commands_above_the_memory_close_the_oldest(tmp_path: Path) -> None:
     """The one without progress for the longest time is closed."""
-    with running(talk, memory=4000) as case, ExitStack() as stack:
+    with Talk(tmp_path, front={"memory": 4000}) as talk, ExitStack() as stack:
         clients = []
         for _ in range(8):
-            client = stack.enter_context(case.client())
+            client = stack.enter_context(talk.client())
             client.send(b"set key 0 0 1000\r\n" + b"x" * 900)
             clients.append(client)
-            wait_until(lambda: case.stats.bytes_in >= 916 * len(clients), "its bytes")
+            wait_until(lambda: talk.stats.bytes_in >= 916 * len(clients), "its bytes")
         assert clients[0].rest() == clients[1].rest() == b""
         for client in clients[-2:]:
             assert client.ask(b"x" * 100 + b"\r\n") == b"STORED"
 
 
-def test_connections_above_the_limit_are_refused(talk: Talk) -> None:
+def test_connections_above_the_limit_are_refused(tmp_path: Path) -> None:
     """With the words of memcached; a closed one makes room."""
-    with running(talk, connections=2) as case:
-        with case.client() as one, case.client() as two:
+    with Talk(tmp_path, front={"connections": 2}) as talk:
+        with talk.client() as one, talk.client() as two:
             one.send(b"set a 0 0 2\r\n")  # It is not idle.
             two.send(b"get a")
-            wait_until(lambda: case.stats.bytes_in == 18, "the bytes")
-            with case.client() as three:
+            wait_until(lambda: talk.stats.bytes_in == 18, "the bytes")
+            with talk.client() as three:
                 assert three.rest() == b"ERROR Too many open connections\r\n"
-            assert case.stats.connections_refused == 1
-        wait_until(lambda: case.stats.connections == 0, "both to be closed")
-        with case.client() as client:
+            assert talk.stats.connections_refused == 1
+        wait_until(lambda: talk.stats.connections == 0, "both to be closed")
+        with talk.client() as client:
             assert client.ask(b"mn\r\n") == b"MN"
-        assert case.stats.connections_total == 3
+        assert talk.stats.connections_total == 3
 
 
-def test_connection_above_the_limit_replaces_the_oldest_idle_one(talk: Talk) -> None:
+def test_connection_above_the_limit_replaces_the_oldest_idle_one(
+    tmp_path: Path,
+) -> None:
     """To a new one above the limit."""
-    with running(talk, connections=3) as case, ExitStack() as stack:
-        clients = [stack.enter_context(case.client()) for _ in range(3)]
+    with Talk(tmp_path, front={"connections": 3}) as talk, ExitStack() as stack:
+        clients = [stack.enter_context(talk.client()) for _ in range(3)]
         for client in clients:
             assert client.ask(b"mn\r\n") == b"MN"
         assert clients[0].ask(b"mn\r\n") == b"MN"
-        new = stack.enter_context(case.client())
+        new = stack.enter_context(talk.client())
         assert new.ask(b"mn\r\n") == b"MN"
         assert clients[1].rest() == b""
         for client in clients[::2]:
             assert client.ask(b"mn\r\n") == b"MN"
-        assert case.stats.connections_idle == 1
-        assert case.stats.connections_refused == 0
+        assert talk.stats.connections_idle == 1
+        assert talk.stats.connections_refused == 0
 
 
 @pytest.mark.slow
-def test_idle_connections_are_closed_after_their_time(talk: Talk) -> None:
+def test_idle_connections_are_closed_after_their_time(tmp_path: Path) -> None:
     """Not one that uses it, nor one in the middle of a command."""
-    with running(talk, memcache_idle=1.5) as case, ExitStack() as stack:
-        idle, busy, partial = (stack.enter_context(case.client()) for _ in range(3))
+    with Talk(tmp_path, front={"memcache_idle": 1.5}) as talk, ExitStack() as stack:
+        idle, busy, partial = (stack.enter_context(talk.client()) for _ in range(3))
         partial.send(b"get k")
         started = time.monotonic()
         idle.socket.settimeout(0.2)
@@ -257,12 +166,12 @@ def test_idle_connections_are_closed_after_their_time(talk: Talk) -> None:
                 is_closed = not idle.socket.recv(1)
         assert time.monotonic() - started >= 1.5
         assert partial.ask(b"ey\r\n") == b"END"
-        assert case.stats.connections_idle == 1
+        assert talk.stats.connections_idle == 1
 
 
 def test_stats_conns_lists_both_sides_of_each_connection(talk: Talk) -> None:
     """With the names of memcached, and the addresses of both sides."""
-    with running(talk) as case, case.client() as client, case.client() as other:
+    with talk.client() as client, talk.client() as other:
         assert other.ask(b"mn\r\n") == b"MN"
         client.send(b"stats conns\r\n")
         lines = []
@@ -285,9 +194,9 @@ def test_accept_without_descriptors_pauses_and_goes_on_later(
     talk: Talk, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The loop does not spin, and goes on when there are some."""
-    with running(talk) as case, case.client() as first, ExitStack() as stack:
+    with talk.client() as first, ExitStack() as stack:
         first.send(b"m")  # It is not idle, and cannot give way.
-        wait_until(lambda: case.stats.bytes_in == 1, "its byte")
+        wait_until(lambda: talk.stats.bytes_in == 1, "its byte")
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         client = socket.socket()
         stack.callback(client.close)
@@ -299,7 +208,7 @@ def test_accept_without_descriptors_pauses_and_goes_on_later(
         with suppress(OSError):
             while True:
                 taken.callback(os.close, os.dup(0))
-        client.connect(case.address)
+        client.connect(talk.address)
         client.send(b"mn\r\n")
         used = time.process_time()
         wait_until(lambda: "connections.accept_failed" in caplog.text, "the event")
@@ -311,16 +220,16 @@ def test_accept_without_descriptors_pauses_and_goes_on_later(
         assert time.process_time() - used < 0.3
 
 
-def test_pulse_without_requests_is_called_at_its_interval(talk: Talk) -> None:
+def test_pulse_without_requests_is_called_at_its_interval(tmp_path: Path) -> None:
     names: list[str] = []
 
     def pulse() -> None:
         names.append(threading.current_thread().name)
 
-    with running(talk, pulse) as case:
+    with Talk(tmp_path, front={"pulse": pulse}) as talk:
         wait_until(lambda: len(names) >= 3, "the calls")
     assert set(names) == {"front"}
-    assert case.front.stalled_seconds() == 0
+    assert talk.front.stalled_seconds() == 0
 
 
 def test_flush_is_executed_when_it_is_due(
@@ -334,7 +243,7 @@ def test_flush_is_executed_when_it_is_due(
 
     monkeypatch.setattr(talk.service, "seconds_to_flush", left)
     monkeypatch.setattr(talk.service, "flush_if_due", due.clear)
-    with running(talk) as case, case.client() as client:
+    with talk.client() as client:
         for seconds in (2**31 / 1000, 2.0**63, 0.01):
             due.append(time.monotonic() + seconds)
             for _ in range(2):
@@ -345,18 +254,18 @@ def test_flush_is_executed_when_it_is_due(
 
 def test_drain_answers_what_has_arrived_and_waits_for_the_rest(talk: Talk) -> None:
     """And waits for an incomplete command until the deadline only."""
-    with running(talk) as case, case.client() as partial, case.client() as busy:
-        idle = case.client()
+    with talk.client() as partial, talk.client() as busy:
+        idle = talk.client()
         partial.send(b"get key")
-        wait_until(lambda: case.stats.bytes_in == 7, "the bytes")
+        wait_until(lambda: talk.stats.bytes_in == 7, "the bytes")
         busy.send(b"get key\r\n" * 300)
         assert busy.line() == b"END"
-        draining = threading.Thread(target=case.front.drain, args=(20,))
+        draining = threading.Thread(target=talk.front.drain, args=(20,))
         draining.start()
         assert idle.rest() == b""
         assert busy.rest() == b"END\r\n" * 299
         with pytest.raises(OSError, match="refused"):
-            case.client()
+            talk.client()
         partial.send(b"\r\n")
         assert partial.rest() == b"END\r\n"
         draining.join()
@@ -366,19 +275,21 @@ def test_drain_answers_what_has_arrived_and_waits_for_the_rest(talk: Talk) -> No
 def test_change_of_tokens_affects_open_connections(talk: Talk) -> None:
     """In both directions; the next `set` of a connection has the token."""
     refused = b"CLIENT_ERROR unauthenticated"
-    with running(talk) as case, case.client() as client:
+    talk.change(Access(), may_flush=False)
+    with talk.client() as client:
         assert client.ask(b"flush_all\r\n") == b"CLIENT_ERROR flush_all not allowed"
         assert client.ask(b"get key\r\n") == b"END"
-        case.change(Access(read="ab", write="cd"))
+        talk.change(Access(read="ab", write="cd"))
         assert client.ask(b"get key\r\n") == refused
         assert client.ask(b"set auth 0 0 4\r\na ab\r\n") == b"STORED"
         assert client.ask(b"delete key\r\n") == refused
         assert client.ask(b"get key\r\n") == b"END"
-        case.change(Access(read="other", write="cd"))
+        talk.change(Access(read="other", write="cd"))
         assert client.ask(b"get key\r\n") == refused
-    with running(talk) as case, case.client() as client:
+    talk.change(Access())
+    with talk.client() as client:
         assert client.ask(b"get key\r\n") == b"END"
-        case.change(Access(write="cd"))
+        talk.change(Access(write="cd"))
         assert client.ask(b"delete key\r\n") == refused
         assert client.ask(b"set auth 0 0 4\r\na cd\r\n") == b"STORED"
         assert client.ask(b"delete key\r\n") == b"NOT_FOUND"
@@ -387,7 +298,7 @@ def test_change_of_tokens_affects_open_connections(talk: Talk) -> None:
 # --- Pipelines ---------------------------------------------------------------------------
 
 
-def mixed(count: int) -> bytes:
+def mixed(count: int) -> list[bytes]:
     """Return commands of text and meta, calls, and some errors."""
     kinds = (
         b"set a 3 0 5\r\nvalue\r\n",
@@ -408,28 +319,27 @@ def mixed(count: int) -> bytes:
         b"stats none\r\n",
     )
     choose = random.Random(count).choice  # noqa: S311 - Repeatable.
-    return b"".join(choose(kinds) for _ in range(count))
+    return [choose(kinds) for _ in range(count)]
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_pipeline_is_answered_in_order(
-    talk: Talk, tmp_path: Path, threads: int
-) -> None:
-    """10,000 commands, some of them calls: as without sockets and threads."""
+def test_pipeline_is_answered_in_order(tmp_path: Path) -> None:
+    """10,000 commands, some of them calls: as one after the other."""
     sent = mixed(10_000)
     with Talk(tmp_path / "alone") as alone:
-        expected = alone.ask(sent)
-    with running(talk, threads=threads) as case, case.client() as client:
-        sender = threading.Thread(target=client.send, args=(sent,))
-        sender.start()
-        assert client.read(len(expected)) == expected
-        sender.join()
-        assert client.ask(b"mn\r\n") == b"MN"
+        expected = b"".join(map(alone.ask, sent))
+    for threads in (1, 3):
+        folder = tmp_path / f"{threads}"
+        with Talk(folder, front={"threads": threads}) as talk, talk.client() as client:
+            sender = threading.Thread(target=client.send, args=(b"".join(sent),))
+            sender.start()
+            assert client.read(len(expected)) == expected
+            sender.join()
+            assert client.ask(b"mn\r\n") == b"MN"
 
 
 def test_client_that_sends_no_more_gets_all_replies(talk: Talk) -> None:
     """A client that sends no more gets all of them, then the end."""
-    with running(talk) as case, case.client() as client:
+    with talk.client() as client:
         client.send(b"set a 0 0 1\r\nx\r\n" + b"get a\r\nincr a 1\r\n" * 500)
         client.socket.shutdown(socket.SHUT_WR)
         replies = b"VALUE a 0 1\r\nx\r\nEND\r\nCLIENT_ERROR cannot increment"
@@ -441,20 +351,20 @@ def test_client_that_sends_no_more_gets_all_replies(talk: Talk) -> None:
 def test_client_that_does_not_read_waits_alone(talk: Talk) -> None:
     """Its commands are executed when it reads; those of others are meanwhile."""
     count = 8000
-    with running(talk) as case, case.client() as deaf, case.client() as other:
+    with talk.client() as deaf, talk.client() as other:
         deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         assert other.ask(b"set k 0 0 1000\r\n" + b"v" * 1000 + b"\r\n") == b"STORED"
         sender = threading.Thread(target=deaf.send, args=(b"get k\r\n" * count,))
         sender.start()
 
         def waits() -> bool:
-            before = case.stats.total
+            before = talk.stats.total
             for _ in range(100):
                 assert other.ask(b"mn\r\n") == b"MN"
-            return before > 1 and case.stats.total == before + 100
+            return before > 1 and talk.stats.total == before + 100
 
         wait_until(waits, "the sockets to be full")
-        assert case.stats.hits < count
+        assert talk.stats.hits < count
         assert deaf.read(count * 1023).count(b"END\r\n") == count
         sender.join()
 

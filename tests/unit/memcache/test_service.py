@@ -31,7 +31,7 @@ def test_command_with_a_token_may_do_what_http_allows(tmp_path: Path) -> None:
         for read, write, password in product(
             ("", "reading"), ("", "writing"), passwords
         ):
-            talk.service.change(Access(read=read, write=write), may_flush=True)
+            talk.change(Access(read=read, write=write))
             talk.connect()
             if password and (read or write):
                 right = "STORED" if password in {read, write} else DENIED
@@ -52,16 +52,16 @@ def test_authentication_after_ten_guesses_is_denied_for_a_minute(
     talk: Talk, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By address; passwords are not logged."""
-    talk.service.change(Access(write="writing"), may_flush=False)
-    talk.connect("1.1.1.1")
+    talk.change(Access(write="writing"))
+    talk.connect("127.0.0.1")
     for _ in range(GUESSES_MAX):
         assert login(talk, "guess") == DENIED
     assert login(talk, "writing") == DENIED
-    assert login(talk.connect("1.1.1.2"), "writing") == "STORED"
+    assert login(talk.connect("127.0.0.2"), "writing") == "STORED"
     assert talk.refused["write"] == GUESSES_MAX + 1
     talk.clock.advance(GUESS_SECONDS)
-    assert login(talk.connect("1.1.1.1"), "writing") == "STORED"
-    assert "reason=wrong address=1.1.1.1" in caplog.text
+    assert login(talk.connect("127.0.0.1"), "writing") == "STORED"
+    assert "reason=wrong address=127.0.0.1" in caplog.text
     assert "guess" not in caplog.text
 
 
