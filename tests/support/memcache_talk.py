@@ -179,7 +179,7 @@ class Talk:
     def held_calls(self) -> Iterator[None]:
         """Let no command that may take long be executed."""
         gate = threading.Event()
-        self.hook = lambda _: gate.wait(20)
+        self.hook = lambda _: gate.wait(60)  # Longer than a client waits.
         asked = len(self.reports)
         with self.client() as other:
             other.send(b"stats none\r\n")
