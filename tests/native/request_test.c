@@ -28,6 +28,8 @@ static vc_head feed(const char *data, size_t length, size_t step, vc_request *re
 
 /* --- Heads that are refused, or not complete ---------------------------------------- */
 
+/* Others are in tests/behaviour/http.txt. */
+
 typedef struct {
     int status; /* 0: not complete */
     const char *head;
@@ -71,12 +73,8 @@ static const bad_head BAD_HEADS[] = {
     BAD(400, "GET / HTTP/1.1\0\r\nHost: a\r\n" END),
     BAD(505, "GET / HTTP/0.9\r\nHost: a\r\n" END),
     BAD(505, "GET / HTTP/1.2\r\nHost: a\r\n" END),
-    BAD(505, "GET / HTTP/2.0\r\nHost: a\r\n" END),
-    BAD(505, "PRI * HTTP/2.0\r\n" END),
     /* Methods. */
     BAD(405, "CONNECT / HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(405, "CONNECT a:80 HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(405, "get / HTTP/1.1\r\nHost: a\r\n" END),
     BAD(405, "GETS / HTTP/1.1\r\nHost: a\r\n" END),
     BAD(405, "GE / HTTP/1.1\r\nHost: a\r\n" END),
     BAD(405, "A-METHOD-WITH-A-VERY-LONG-NAME-THAT-NO-SERVER-IS-LIKELY-TO-KNOW-OF-TODAY"
@@ -84,9 +82,7 @@ static const bad_head BAD_HEADS[] = {
     /* Targets. */
     BAD(400, "GET /% HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET /%4 HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET * HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "OPTIONS ** HTTP/1.1\r\nHost: a\r\n" END),
-    BAD(400, "GET a HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET a/b HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET ?a HTTP/1.1\r\nHost: a\r\n" END),
     BAD(400, "GET a:80 HTTP/1.1\r\nHost: a\r\n" END),
@@ -106,10 +102,7 @@ static const bad_head BAD_HEADS[] = {
     BAD(400, LINE " Host: a\r\n" END),
     BAD(400, LINE "\tHost: a\r\nHost: a\r\n" END),
     /* Host. */
-    BAD(400, LINE END),
     BAD(400, LINE "Hos: a\r\n" END),
-    BAD(400, LINE "Host : a\r\n" END),
-    BAD(400, START "Host: a\r\n" END),
     BAD(400, START "host: b\r\n" END),
     BAD(400, "GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n" END),
     BAD(400, "GET http://b/ HTTP/1.1\r\n" END),
@@ -121,19 +114,14 @@ static const bad_head BAD_HEADS[] = {
     BAD(400, START "Content-Length: 000000000000000000005\r\n" END),
     BAD(400, START "Content-Length: 18446744073709551621\r\n" END),
     BAD(400, START "Content-Length: 5\r\nContent-Length: 5\r\n" END),
-    BAD(400, START "Content-Length: 5\r\nContent-Length: 6\r\n" END),
     BAD(400, START "Content-Length : 5\r\n" END),
-    BAD(400, START "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n" END),
     BAD(400, START "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n" END),
     BAD(400, "PUT / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n" END),
     BAD(400, START "Transfer-Encoding : chunked\r\n" END),
     BAD(400, START "Transfer-Encoding: \x0b"
                    "chunked\r\n" END),
     BAD(501, START "Transfer-Encoding:\r\n chunked\r\n" END),
-    BAD(501, START "Transfer-Encoding: gzip\r\n" END),
-    BAD(501, START "Transfer-Encoding: gzip, chunked\r\n" END),
     BAD(501, START "Transfer-Encoding: chunked, gzip\r\n" END),
-    BAD(501, START "Transfer-Encoding: chunked, chunked\r\n" END),
     BAD(501, START "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n" END),
     BAD(501, START "Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n" END),
     BAD(501, START "Transfer-Encoding: identity\r\n" END),
@@ -141,9 +129,7 @@ static const bad_head BAD_HEADS[] = {
     BAD(501, START "Transfer-Encoding: ,chunked\r\n" END),
     BAD(501, START "Transfer-Encoding: chunked;a=b\r\n" END),
     BAD(501, START "Transfer-Encoding: \"chunked\"\r\n" END),
-    BAD(501, START "Transfer-Encoding: xchunked\r\n" END),
     BAD(501, START "Transfer-Encoding:\r\n" END),
-    BAD(417, START "Expect: 200-ok\r\n" END),
     BAD(417, START "Expect: 100-continue, 100-continue\r\n" END),
     BAD(417, START "Expect:\r\n" END),
 };
