@@ -113,6 +113,7 @@ def test_snapshot_of_another_binding_begins_a_new_epoch() -> None:
         assert begins_anew(text, versions, BINDING.replace(old, new))
 
 
+@pytest.mark.slow
 def test_damaged_snapshot_begins_a_new_epoch() -> None:
     """No version is lost while an item of an older one may be found."""
     versions = versions_of_two_keys()

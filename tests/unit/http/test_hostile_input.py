@@ -179,6 +179,7 @@ def excess(parse: Parser, shape: tuple[str, str, str, str]) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parsers", [http_parsers, other_parsers])
 def test_parse_of_hostile_text_takes_linear_time(
     parsers: Callable[[], dict[str, Parser]],
