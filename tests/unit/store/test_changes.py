@@ -20,6 +20,7 @@ from support.simulated import SimulatedFileSystem
 from support.stores import kill, open_store, value_of
 from volcache.errors import (
     MountPointError,
+    OutOfMemoryError,
     ReadOnlyError,
     StoreError,
     StoreIOError,
@@ -31,6 +32,20 @@ from volcache.store.rings import Rings
 DATA: Final = f"{MOUNT_POINT}/data/"
 INDEX: Final = f"{MOUNT_POINT}/index/"
 KEY: Final = b"k"
+
+
+class Disk(SimulatedFileSystem):
+    """A disk that refuses to close index files, the next ones."""
+
+    refused_closes = 0
+
+    def close(self, fd: int) -> None:
+        """Close, and report perhaps that this was refused."""
+        path = self._open[fd][1]
+        super().close(fd)
+        if path.startswith(INDEX) and self.refused_closes:
+            self.refused_closes -= 1
+            raise OSError(errno.EIO, "close fails")
 
 
 def start(disk: SimulatedFileSystem, **options: Any) -> Store:
@@ -51,6 +66,31 @@ def fill(store: Store) -> None:
 
 
 # --- Without memory ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ring", ["main", "probation"])
+def test_rotation_without_memory_for_the_volume_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, ring: str
+) -> None:
+    """It is asked for before META.txt names the volume."""
+    disk = SimulatedFileSystem()
+    store = start(disk)
+    store.put(b"before", b"old")
+    fill(store)
+    if ring == "probation":
+        assert store.get(KEY) is None
+    meta = bytes(disk.file(f"{MOUNT_POINT}/META.txt").data)
+    monkeypatch.setattr(Rings, "prepare", partial(fail, MemoryError("none")))
+    with pytest.raises(OutOfMemoryError, match="no memory to start a volume"):
+        store.put(KEY, b"refused" * 9)
+    assert bytes(disk.file(f"{MOUNT_POINT}/META.txt").data) == meta
+    monkeypatch.undo()
+
+    store.put(KEY, b"v" * 9)
+    assert store.delete(KEY)
+    again = start(disk.after_kill())
+    assert value_of(again.get(b"before")) == b"old"
+    assert again.get(KEY) is None
 
 
 def test_start_without_memory_releases_the_directory(
@@ -120,6 +160,26 @@ def test_change_that_cannot_be_completed_refuses_all_later_ones(
 
 
 # --- A disk that refuses to close --------------------------------------------------
+
+
+@pytest.mark.parametrize("sync_mode", ["none", "periodic", "always"])
+def test_rotation_whose_index_file_is_not_closed_loses_nothing(sync_mode: str) -> None:
+    """Neither does the sync raise that closes the index files of sealed volumes."""
+    disk = Disk()
+    store = start(disk, sync_mode=sync_mode)
+    disk.refused_closes = 3
+    number = 0
+    while disk.refused_closes:
+        number += 1
+        store.put(b"%d" % (number % 40), b"%d" % number + bytes(900))
+        if number % 7 == 0:
+            store.sync()
+    assert store.stats.index_errors == 3
+    last = [b"%d" % (one % 40) for one in range(number - 39, number + 1)]
+    expected = {key: value_of(store.get(key)) for key in last}
+    assert None not in expected.values()
+    again = start(disk.after_kill(), sync_mode=sync_mode)
+    assert {key: value_of(again.get(key)) for key in last} == expected
 
 
 @pytest.mark.parametrize("end", ["close", "drop", "refused start"])
