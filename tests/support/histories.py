@@ -114,7 +114,7 @@ class Model:
             refused.intersection_update(self.maybe[key])
 
     def drop(self, key: bytes) -> None:
-        """Note that a value was dropped for good, also after a power loss."""
+        """Note that a value was dropped, and must not return after a power loss."""
         self.last[key] = self.synced[key] = None
         for refused in (self.since, self.maybe, self.unsynced):
             refused.pop(key, None)

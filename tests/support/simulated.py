@@ -86,7 +86,7 @@ class SimulatedFileSystem:
         return found
 
     def tears(self, torn: int) -> bool:
-        """Return whether so many bytes of the write about to happen are told from all."""
+        """Return whether a write of that many bytes is told from the whole write."""
         return self._about is not None and not is_one_bit_missing(*self._about, torn)
 
     def dying(
@@ -101,7 +101,7 @@ class SimulatedFileSystem:
         Args:
             survive: How many changes it survives.
             run: What is run; the result is None if it ends.
-            crash: What is left at a write of so many bytes; by default, as by a kill.
+            crash: What is left at a write of that many bytes; by default, as by a kill.
         """
         left, dead = survive, list[SimulatedFileSystem]()
 

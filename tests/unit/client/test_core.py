@@ -323,7 +323,7 @@ def test_get_or_set_that_is_abandoned_sends_nothing_more(node: FakeNode) -> None
 def test_claim_of_an_operation_that_is_broken_off_at_any_step_is_given_back(
     node: FakeNode, name: str, at: int, error: BaseException
 ) -> None:
-    """A lease or a lock. Without an answer to it, nobody knows whether it was stored."""
+    """A lease or a lock. Without an answer, it is unknown whether it was stored."""
     core = core_of(node)
     node.breaks = {at: error}
     with suppress(type(error)):

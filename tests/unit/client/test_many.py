@@ -35,7 +35,7 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\nv\r\n0\r\n\r\n"
 def answering_in_a_row(
     count: int, answer: Callable[[bytes], bytes]
 ) -> Callable[[Peer], None]:
-    """Return a function that answers when it has so many requests on a connection."""
+    """Return a function that answers when a connection has sent that number of requests."""
 
     def serve(peer: Peer) -> None:
         while requests := [one for _ in range(count) if (one := peer.request())]:
@@ -138,7 +138,7 @@ def test_many_with_a_connection_that_fails_lose_only_its_keys(served: Any) -> No
 def test_many_go_on_when_the_server_closes_between_answers(
     *, says: bool, served: Any
 ) -> None:
-    """As nginx does after so many requests, and with none of them lost."""
+    """As nginx does after that number of requests, and with none of them lost."""
     keys = [f"key{number}" for number in range(100)]
 
     def serve(peer: Peer) -> None:
