@@ -13,7 +13,7 @@
     DO(checksum, 20, 4)        \
     DO(flags, 24, 4)           \
     DO(unsynced, 28, 4)        \
-    DO(offset, 32, 8)          \
+    DO(offset, AT_OFFSET, 8)   \
     DO(stored_us, 40, 8)       \
     DO(expires_ms, 48, 8)      \
     DO(volume, 56, 2)          \
